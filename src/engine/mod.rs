@@ -1,0 +1,160 @@
+//! Inference engines: which request gets how many tokens in which step.
+//!
+//! An engine knows no clock, no router and no file. The caller submits requests, asks for a plan, lets the
+//! planned batch take its time, and commits it; with asynchronous scheduling two plans may be under way.
+
+pub mod vllm;
+
+use crate::steptime::BatchShape;
+use crate::workload::trace::TraceRequest;
+
+/// The caller's name for a request: its index in the trace.
+pub type RequestId = u32;
+
+/// One row of a step's batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// Whose tokens.
+    pub id: RequestId,
+    /// The engine's own place for the request; meaningless to the caller.
+    pub slot: u32,
+    /// Scheduled tokens, drafts included.
+    pub tokens: u32,
+    /// Tokens computed before this step.
+    pub computed: u32,
+    /// Drafts among the scheduled tokens.
+    pub drafts: u32,
+    /// The row reaches the last known token, so it yields output.
+    pub samples: bool,
+}
+
+/// A request taken from the waiting queue in a step, for the first time or after a preemption.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admission {
+    /// Which request.
+    pub id: RequestId,
+    /// Tokens found in the prefix cache.
+    pub cached_tokens: u32,
+    /// False when it comes back after a preemption.
+    pub first: bool,
+}
+
+/// What one call of the scheduler decided.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StepPlan {
+    /// Rows in batch order: running requests in list order, then the admitted ones.
+    pub grants: Vec<Grant>,
+    /// Requests admitted in this call, in order.
+    pub admitted: Vec<Admission>,
+    /// Requests preempted in this call, in order.
+    pub preempted: Vec<RequestId>,
+    /// The batch as the step-time model sees it.
+    pub shape: BatchShape,
+    /// Running requests after the call.
+    pub running: u32,
+    /// Waiting requests after the call.
+    pub waiting: u32,
+    /// Free KV blocks after the call; cached blocks that nobody uses count as free.
+    pub free_blocks: u32,
+}
+
+impl StepPlan {
+    /// Empties the plan, keeping its memory.
+    pub fn clear(&mut self) {
+        self.grants.clear();
+        self.admitted.clear();
+        self.preempted.clear();
+        self.shape = BatchShape::default();
+        (self.running, self.waiting, self.free_blocks) = (0, 0, 0);
+    }
+}
+
+/// Why a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FinishReason {
+    /// `max_tokens` or the model's length limit.
+    Length,
+    /// The EOS token.
+    Stop,
+}
+
+/// What came out of a committed step.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StepResult {
+    /// Output tokens by request, in batch order; rows without output are absent.
+    pub emitted: Vec<(RequestId, u32)>,
+    /// Requests that ended, in batch order.
+    pub finished: Vec<(RequestId, FinishReason)>,
+    /// Free KV blocks after the commit.
+    pub free_blocks: u32,
+}
+
+impl StepResult {
+    /// Empties the result, keeping its memory.
+    pub fn clear(&mut self) {
+        self.emitted.clear();
+        self.finished.clear();
+        self.free_blocks = 0;
+    }
+}
+
+/// Why an engine refuses a request for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The prompt leaves no room for one output token (rule S83).
+    #[error(
+        "prompt of {input_tokens} tokens does not fit max_model_len {max_model_len} with one output token"
+    )]
+    PromptTooLong {
+        /// Prompt tokens.
+        input_tokens: u32,
+        /// The engine's limit.
+        max_model_len: u32,
+    },
+    /// The request can never hold all its tokens in the KV cache, so it would wait or be preempted forever.
+    #[error("needs {needed} KV blocks at its full length, but the engine has {usable}")]
+    LargerThanCache {
+        /// Blocks at its full length.
+        needed: u32,
+        /// Blocks of the engine.
+        usable: u32,
+    },
+    /// Chunked prefill is off and the prompt exceeds the token budget of a step (rule S23).
+    #[error(
+        "prompt of {input_tokens} tokens exceeds max_num_batched_tokens {budget} and chunked prefill is off"
+    )]
+    LargerThanBudget {
+        /// Prompt tokens.
+        input_tokens: u32,
+        /// The step's budget.
+        budget: u32,
+    },
+}
+
+/// An inference engine.
+pub trait Engine: std::fmt::Debug + Send {
+    /// Puts a request in the waiting queue.
+    ///
+    /// # Errors
+    /// [`Refusal`] when it could never be served.
+    fn submit(&mut self, id: RequestId, request: &TraceRequest) -> Result<(), Refusal>;
+
+    /// One call of the scheduler, written into `plan` (cleared first).
+    fn plan(&mut self, plan: &mut StepPlan);
+
+    /// Takes in the outcome of a planned batch, written into `result` (cleared first). Plans are committed in
+    /// the order in which they were made.
+    fn commit(&mut self, plan: &StepPlan, result: &mut StepResult);
+
+    /// Waiting or running requests exist.
+    fn has_unfinished(&self) -> bool;
+
+    /// A call of the scheduler would do something: unfinished requests, or finished ones that the next call
+    /// flushes (rule S52).
+    fn wants_schedule(&self) -> bool;
+
+    /// Batches that may be under way at once: 1, or 2 with asynchronous scheduling (rule S51).
+    fn queue_depth(&self) -> usize;
+}

@@ -1,0 +1,2 @@
+//! The `kneeboard` command.
+fn main() {}

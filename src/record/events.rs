@@ -1,0 +1,119 @@
+//! What happened in a run: raw events from which every metric is derived, simulated or imported alike.
+
+use crate::engine::FinishReason;
+use crate::units::SimTime;
+
+/// How an offered request ended. Each has exactly one terminal state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// All its output arrived.
+    Completed,
+    /// Refused: it could never be served by this configuration.
+    Rejected,
+    /// Still waiting or running when the run was cut off.
+    Unfinished,
+}
+
+/// Consecutive steps of one replica that each gave a request the same number of tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Index of the first step in the replica's [`ReplicaRecord::step_ends`].
+    pub first_step: u32,
+    /// How many steps in a row.
+    pub steps: u32,
+    /// Tokens in each of them.
+    pub tokens_per_step: u32,
+}
+
+/// When a request's output tokens became visible.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenLog {
+    /// By the replica's steps (simulated runs).
+    Segments(Vec<Segment>),
+    /// One instant a token (imported runs).
+    Times(Vec<SimTime>),
+}
+
+/// One offered request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestRecord {
+    /// When it was due (`t_scheduled`).
+    pub scheduled: SimTime,
+    /// When the client sent it (`t_send`); equals `scheduled` for an unlimited open-loop client.
+    pub sent: SimTime,
+    /// When the engine took it into its queue (`t_enqueued`).
+    pub enqueued: Option<SimTime>,
+    /// Start of the first step that computed some of it (`t_prefill_start`).
+    pub first_scheduled: Option<SimTime>,
+    /// First output token (`t_first_token`).
+    pub first_token: Option<SimTime>,
+    /// Last output token (`t_last_token`).
+    pub last_token: Option<SimTime>,
+    /// Prompt tokens.
+    pub input_tokens: u32,
+    /// Prompt tokens found in the prefix cache at the first admission.
+    pub cached_tokens: u32,
+    /// Output tokens produced.
+    pub output_tokens: u32,
+    /// Times it was preempted.
+    pub preemptions: u32,
+    /// How it ended.
+    pub status: Status,
+    /// Why it ended, when completed.
+    pub finish_reason: Option<FinishReason>,
+    /// Replica that served it.
+    pub replica: u32,
+    /// Scheduling priority.
+    pub priority: i32,
+    /// When its tokens came.
+    pub tokens: TokenLog,
+}
+
+/// One replica's steps, gauges and totals.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ReplicaRecord {
+    /// End of every step that computed something, in order.
+    pub step_ends: Vec<SimTime>,
+    /// Start of the same steps.
+    pub step_starts: Vec<SimTime>,
+    /// Running requests after each step's schedule.
+    pub running: Vec<u32>,
+    /// Waiting requests after each step's schedule.
+    pub waiting: Vec<u32>,
+    /// Free KV blocks after each step's schedule.
+    pub free_blocks: Vec<u32>,
+    /// Usable KV blocks.
+    pub usable_blocks: u32,
+    /// Preemptions in all.
+    pub preemptions: u64,
+}
+
+/// A whole run.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RunRecord {
+    /// Offered requests in trace order.
+    pub requests: Vec<RequestRecord>,
+    /// Replicas by number.
+    pub replicas: Vec<ReplicaRecord>,
+    /// When the last event happened.
+    pub end: SimTime,
+}
+
+impl RunRecord {
+    /// The instants of a request's output tokens, in order.
+    pub fn token_times<'a>(&'a self, request: &'a RequestRecord) -> Box<dyn Iterator<Item = SimTime> + 'a> {
+        match &request.tokens {
+            TokenLog::Times(times) => Box::new(times.iter().copied()),
+            TokenLog::Segments(segments) => {
+                let ends = &self.replicas[request.replica as usize].step_ends;
+                Box::new(segments.iter().flat_map(move |s| {
+                    let steps = s.first_step as usize..(s.first_step + s.steps) as usize;
+                    ends[steps]
+                        .iter()
+                        .flat_map(move |&t| std::iter::repeat_n(t, s.tokens_per_step as usize))
+                }))
+            }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Records of runs: raw events, gauges, and the run folder.
+
+pub mod events;
+
+pub use events::{ReplicaRecord, RequestRecord, RunRecord, Segment, Status, TokenLog};

@@ -1,0 +1,59 @@
+//! What one engine step computes, as the step-time models see it.
+
+/// The shape of one step's batch.
+///
+/// A row is a *decode* when it feeds exactly one token (plus speculative drafts) at or past the end of the
+/// prompt; every other row is a *prefill*: prompt chunks, and the replay of a preempted request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub struct BatchShape {
+    /// Prefill rows.
+    pub prefill_seqs: u32,
+    /// Tokens in the prefill rows.
+    pub prefill_tokens: u32,
+    /// Positions attended by all prefill tokens: for a chunk of n tokens after c computed ones,
+    /// n*c + n*(n+1)/2.
+    pub prefill_token_context: u64,
+    /// Decode rows.
+    pub decode_seqs: u32,
+    /// Tokens in the decode rows (more than rows when drafts are verified).
+    pub decode_tokens: u32,
+    /// Positions attended by all decode tokens: computed + 1 for a row of one token.
+    pub decode_context_tokens: u64,
+}
+
+impl BatchShape {
+    /// Rows of the batch.
+    pub const fn num_seqs(&self) -> u32 {
+        self.prefill_seqs + self.decode_seqs
+    }
+
+    /// Tokens of the batch.
+    pub const fn tokens(&self) -> u32 {
+        self.prefill_tokens + self.decode_tokens
+    }
+
+    /// Nothing to compute.
+    pub const fn is_empty(&self) -> bool {
+        self.tokens() == 0
+    }
+
+    /// Adds a prefill chunk of `tokens` after `computed` tokens.
+    pub fn add_prefill(&mut self, tokens: u32, computed: u32) {
+        self.prefill_seqs += 1;
+        self.prefill_tokens += tokens;
+        self.prefill_token_context += attended(tokens, computed);
+    }
+
+    /// Adds a decode row of `tokens` (1 + drafts) after `computed` tokens.
+    pub fn add_decode(&mut self, tokens: u32, computed: u32) {
+        self.decode_seqs += 1;
+        self.decode_tokens += tokens;
+        self.decode_context_tokens += attended(tokens, computed);
+    }
+}
+
+/// Positions attended by `tokens` consecutive tokens after `computed` ones.
+pub const fn attended(tokens: u32, computed: u32) -> u64 {
+    let (n, c) = (tokens as u64, computed as u64);
+    n * c + n * (n + 1) / 2
+}

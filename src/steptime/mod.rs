@@ -1,0 +1,13 @@
+//! How long one engine step takes.
+
+pub mod batch;
+
+pub use batch::BatchShape;
+
+use crate::units::SimDuration;
+
+/// A step-time model.
+pub trait StepTime: Send + Sync + std::fmt::Debug {
+    /// Duration of a step that computes `batch`. Called for non-empty batches only.
+    fn duration(&self, batch: &BatchShape) -> SimDuration;
+}

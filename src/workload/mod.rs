@@ -1,0 +1,3 @@
+//! What is asked of the system: traces, arrival processes, lengths, prefixes, and their file formats.
+
+pub mod trace;
