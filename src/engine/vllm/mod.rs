@@ -1,1 +1,7 @@
-//! vLLM
+//! The vLLM V1 engine, step for step. Rule numbers (S, K) are those of the project's vLLM specification.
+
+mod config;
+pub mod version;
+
+pub use config::{Policy, VllmConfig};
+pub use version::Behaviour;

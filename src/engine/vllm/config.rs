@@ -1,0 +1,88 @@
+//! The knobs of one vLLM engine, by their vLLM names.
+
+use super::version::Behaviour;
+
+/// Order of the waiting queue and choice of preemption victims (rules S20, S30).
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Policy {
+    /// First come, first served.
+    #[default]
+    Fcfs,
+    /// By (priority, arrival, id); smaller first.
+    Priority,
+}
+
+/// One engine's resolved configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VllmConfig {
+    /// Which release's rules apply.
+    pub behaviour: &'static Behaviour,
+    /// Most running requests.
+    pub max_num_seqs: u32,
+    /// Tokens of a step (the input budget of rule S2).
+    pub max_num_batched_tokens: u32,
+    /// Token budget if it differs from `max_num_batched_tokens` (rule S2).
+    pub max_num_scheduled_tokens: Option<u32>,
+    /// Most requests that may be active, at most `max_num_seqs` (rule S21).
+    pub max_num_active_seqs: Option<u32>,
+    /// Longest prompt plus output.
+    pub max_model_len: u32,
+    /// Tokens of a KV block.
+    pub block_size: u32,
+    /// KV blocks, the null block included (rule K10).
+    pub num_gpu_blocks: u32,
+    /// Reuse of full blocks with equal content.
+    pub enable_prefix_caching: bool,
+    /// Prompts may be computed in pieces.
+    pub enable_chunked_prefill: bool,
+    /// Cap on the tokens of a request in one step; 0 = off (rule S12).
+    pub long_prefill_token_threshold: u32,
+    /// Queue order.
+    pub policy: Policy,
+    /// One step is scheduled ahead of the device (rule S51).
+    pub async_scheduling: bool,
+    /// The whole prompt must fit at admission (rule K21).
+    pub scheduler_reserve_full_isl: bool,
+    /// Share of the blocks kept free at admission (rule K23).
+    pub watermark: f64,
+    /// Drafts per decode (rule S60); 0 = no speculation.
+    pub num_speculative_tokens: u32,
+    /// Slots reserved past the scheduled tokens (rule S17).
+    pub num_lookahead_tokens: u32,
+    /// Extra input-budget slots a scheduled request takes (rule S2).
+    pub draft_slots: u32,
+}
+
+impl VllmConfig {
+    /// A configuration with vLLM's defaults for everything but the sizes.
+    pub fn new(behaviour: &'static Behaviour) -> Self {
+        Self {
+            behaviour,
+            max_num_seqs: 256,
+            max_num_batched_tokens: 2048,
+            max_num_scheduled_tokens: None,
+            max_num_active_seqs: None,
+            max_model_len: 8192,
+            block_size: 16,
+            num_gpu_blocks: 8193,
+            enable_prefix_caching: true,
+            enable_chunked_prefill: true,
+            long_prefill_token_threshold: 0,
+            policy: Policy::Fcfs,
+            async_scheduling: behaviour.async_by_default,
+            scheduler_reserve_full_isl: true,
+            watermark: 0.0,
+            num_speculative_tokens: 0,
+            num_lookahead_tokens: 0,
+            draft_slots: 0,
+        }
+    }
+
+    /// KV blocks that requests can use (rule K10).
+    pub fn usable_blocks(&self) -> u32 {
+        self.num_gpu_blocks.saturating_sub(1)
+    }
+}

@@ -1,0 +1,126 @@
+//! What changed between vLLM releases, as named behaviour sets (vllm-semantics.md, section 0.1).
+//!
+//! The scheduler asks these flags and never compares version numbers itself.
+
+use crate::input::nearest;
+
+/// How one vLLM release schedules. Each flag names a behaviour that at least one inspected release lacks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Behaviour {
+    /// The release, as vLLM prints it.
+    pub version: &'static str,
+    /// Asynchronous scheduling is on unless it is switched off (rule S56).
+    pub async_by_default: bool,
+    /// With chunked prefill off, a prompt over the remaining budget is skipped instead of ending the
+    /// admission (rule S23).
+    pub skips_oversized_prompt: bool,
+    /// A priority victim already scheduled in this call gives its budget back (rule S31).
+    pub withdrawn_grant_returns_budget: bool,
+    /// The loop index follows when a priority victim stood earlier in the list (rule S31).
+    pub victim_shifts_index: bool,
+    /// Asynchronous scheduling does not schedule past `max_tokens` (rule S14).
+    pub async_stops_at_max_tokens: bool,
+    /// `scheduler_reserve_full_isl` exists: the whole prompt must fit at admission (rule K21).
+    pub has_full_prompt_gate: bool,
+    /// `watermark` exists (rule K23).
+    pub has_watermark: bool,
+    /// Freed blocks without a hash are reused first (rule K14).
+    pub unhashed_blocks_first: bool,
+    /// The long-prefill threshold is ignored while only one request exists (rule S12).
+    pub threshold_exempts_lone_request: bool,
+    /// `max_num_active_seqs` exists (rule S21).
+    pub has_max_num_active_seqs: bool,
+    /// A waiting request that needs one token is padded with dummy drafts (rule S27).
+    pub pads_single_token_admission: bool,
+    /// Default of `gpu_memory_utilization`.
+    pub gpu_memory_utilization: f64,
+}
+
+const V0_11_0: Behaviour = Behaviour {
+    version: "0.11.0",
+    async_by_default: false,
+    skips_oversized_prompt: true,
+    withdrawn_grant_returns_budget: false,
+    victim_shifts_index: false,
+    async_stops_at_max_tokens: false,
+    has_full_prompt_gate: false,
+    has_watermark: false,
+    unhashed_blocks_first: false,
+    threshold_exempts_lone_request: false,
+    has_max_num_active_seqs: false,
+    pads_single_token_admission: false,
+    gpu_memory_utilization: 0.9,
+};
+const V0_13_0: Behaviour = Behaviour {
+    version: "0.13.0",
+    skips_oversized_prompt: false,
+    withdrawn_grant_returns_budget: true,
+    async_stops_at_max_tokens: true,
+    ..V0_11_0
+};
+const V0_15_1: Behaviour = Behaviour {
+    version: "0.15.1",
+    async_by_default: true,
+    ..V0_13_0
+};
+const V0_19_1: Behaviour = Behaviour {
+    version: "0.19.1",
+    has_full_prompt_gate: true,
+    ..V0_15_1
+};
+const V0_22_1: Behaviour = Behaviour {
+    version: "0.22.1",
+    gpu_memory_utilization: 0.92,
+    ..V0_19_1
+};
+const V0_25_1: Behaviour = Behaviour {
+    version: "0.25.1",
+    has_watermark: true,
+    unhashed_blocks_first: true,
+    ..V0_22_1
+};
+const V0_28_0: Behaviour = Behaviour {
+    version: "0.28.0",
+    pads_single_token_admission: true,
+    ..V0_25_1
+};
+const V0_32_0: Behaviour = Behaviour {
+    version: "0.32.0",
+    victim_shifts_index: true,
+    threshold_exempts_lone_request: true,
+    has_max_num_active_seqs: true,
+    ..V0_28_0
+};
+
+/// Every release whose behaviour was inspected, oldest first.
+pub static VERSIONS: [Behaviour; 8] = [
+    V0_11_0, V0_13_0, V0_15_1, V0_19_1, V0_22_1, V0_25_1, V0_28_0, V0_32_0,
+];
+
+/// A vLLM version without a behaviour set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("vLLM {given} has no behaviour set; known: {known}{hint}")]
+pub struct UnknownVersion {
+    /// What was asked for.
+    pub given: String,
+    known: String,
+    hint: String,
+}
+
+impl Behaviour {
+    /// The behaviour set of a release.
+    ///
+    /// # Errors
+    /// [`UnknownVersion`], which lists the known ones.
+    pub fn of(version: &str) -> Result<&'static Self, UnknownVersion> {
+        VERSIONS
+            .iter()
+            .find(|b| b.version == version)
+            .ok_or_else(|| UnknownVersion {
+                given: version.to_owned(),
+                known: VERSIONS.map(|b| b.version).join(", "),
+                hint: nearest(version, VERSIONS.iter().map(|b| b.version))
+                    .map_or(String::new(), |n| format!("; did you mean '{n}'?")),
+            })
+    }
+}
