@@ -151,6 +151,7 @@ impl Capture {
                 prefix: request.prefix_group.map(|group| Prefix {
                     group,
                     shared_tokens: request.prefix_tokens.min(request.input_tokens),
+                    greedy_outputs: false,
                 }),
                 priority: request.priority,
                 ..TraceRequest::plain(arrival, request.input_tokens, request.requested_output_tokens)

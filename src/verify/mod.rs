@@ -1,1 +1,3 @@
-//! verify
+//! Does the simulator do what the real engine did?
+
+pub mod conform;
