@@ -100,14 +100,19 @@ impl<E> Kernel<E> {
     /// # Errors
     /// [`Spin`] when time does not advance.
     pub fn pop(&mut self) -> Result<Option<E>, Spin> {
-        let Some(Reverse(Entry { key, event })) = self.heap.pop() else { return Ok(None) };
+        let Some(Reverse(Entry { key, event })) = self.heap.pop() else {
+            return Ok(None);
+        };
         if key.0 > self.now {
             self.now = key.0;
             self.at_this_instant = 0;
         }
         self.at_this_instant += 1;
         if self.at_this_instant > self.most_at_one_instant {
-            return Err(Spin { at: self.now, limit: self.most_at_one_instant });
+            return Err(Spin {
+                at: self.now,
+                limit: self.most_at_one_instant,
+            });
         }
         Ok(Some(event))
     }
@@ -127,7 +132,10 @@ mod tests {
         k.schedule(SimTime(5), Class::StepEnd, "step end");
         k.schedule(SimTime(4), Class::Control, "earlier");
         let order: Vec<_> = std::iter::from_fn(|| k.pop().unwrap()).collect();
-        assert_eq!(order, ["earlier", "step end", "first arrival", "second arrival", "tick"]);
+        assert_eq!(
+            order,
+            ["earlier", "step end", "first arrival", "second arrival", "tick"]
+        );
     }
 
     #[test]
@@ -139,7 +147,13 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(k.pop(), Ok(Some(())));
         }
-        assert_eq!(k.pop(), Err(Spin { at: SimTime(7), limit: 3 }));
+        assert_eq!(
+            k.pop(),
+            Err(Spin {
+                at: SimTime(7),
+                limit: 3
+            })
+        );
     }
 
     proptest! {

@@ -61,7 +61,12 @@ pub(super) struct Surroundings<'a> {
 }
 
 impl Replica {
-    pub fn new(engine: Box<dyn Engine>, host_times: HostTimes, stall: Option<Stall>, usable_blocks: u32) -> Self {
+    pub fn new(
+        engine: Box<dyn Engine>,
+        host_times: HostTimes,
+        stall: Option<Stall>,
+        usable_blocks: u32,
+    ) -> Self {
         Self {
             asynchronous: engine.queue_depth() > 1,
             engine,
@@ -74,7 +79,10 @@ impl Replica {
             device_free: SimTime::ZERO,
             spare: Vec::new(),
             result: StepResult::default(),
-            record: ReplicaRecord { usable_blocks, ..ReplicaRecord::default() },
+            record: ReplicaRecord {
+                usable_blocks,
+                ..ReplicaRecord::default()
+            },
         }
     }
 
@@ -119,8 +127,11 @@ impl Replica {
             return Some(self.finish_work(now, self.host_times.add_request));
         }
         loop {
-            let wants =
-                if self.asynchronous { self.engine.wants_schedule() } else { self.engine.has_unfinished() };
+            let wants = if self.asynchronous {
+                self.engine.wants_schedule()
+            } else {
+                self.engine.has_unfinished()
+            };
             if wants {
                 let (empty, preempted) = self.schedule(now, around);
                 if empty && !self.in_flight.iter().any(|b| !b.plan.grants.is_empty()) {
@@ -161,7 +172,9 @@ impl Replica {
             Err(refusal) => {
                 debug_assert!(matches!(
                     refusal,
-                    Refusal::PromptTooLong { .. } | Refusal::LargerThanCache { .. } | Refusal::LargerThanBudget { .. }
+                    Refusal::PromptTooLong { .. }
+                        | Refusal::LargerThanCache { .. }
+                        | Refusal::LargerThanBudget { .. }
                 ));
                 record.status = Status::Rejected;
                 around.ended.push(id);
@@ -213,7 +226,9 @@ impl Replica {
     }
 
     fn take_result(&mut self, now: SimTime, around: &mut Surroundings<'_>) {
-        let Some(batch) = self.in_flight.pop_front() else { return };
+        let Some(batch) = self.in_flight.pop_front() else {
+            return;
+        };
         self.engine.commit(&batch.plan, &mut self.result);
         if !batch.plan.grants.is_empty() {
             let step = self.record.step_ends.len() as u32;
@@ -238,10 +253,16 @@ fn note_tokens(record: &mut RequestRecord, step: u32, now: SimTime, tokens: u32)
     record.first_token.get_or_insert(now);
     record.last_token = Some(now);
     record.output_tokens += tokens;
-    let TokenLog::Segments(segments) = &mut record.tokens else { return };
+    let TokenLog::Segments(segments) = &mut record.tokens else {
+        return;
+    };
     match segments.last_mut() {
         Some(s) if s.first_step + s.steps == step && s.tokens_per_step == tokens => s.steps += 1,
-        _ => segments.push(Segment { first_step: step, steps: 1, tokens_per_step: tokens }),
+        _ => segments.push(Segment {
+            first_step: step,
+            steps: 1,
+            tokens_per_step: tokens,
+        }),
     }
 }
 

@@ -9,7 +9,10 @@ pub(super) struct RoundRobin {
 
 impl RoundRobin {
     pub fn new(replicas: u32) -> Self {
-        Self { replicas: replicas.max(1), next: 0 }
+        Self {
+            replicas: replicas.max(1),
+            next: 0,
+        }
     }
 
     pub fn choose(&mut self) -> u32 {

@@ -22,7 +22,10 @@ pub(super) struct StallState {
 impl StallState {
     /// When `work` that starts at `start` is done. Starts never go back in time.
     pub(super) fn finish(&mut self, stall: Stall, start: SimTime, work: SimDuration) -> SimTime {
-        let (period, busy) = (stall.period.0.max(1), stall.busy.0.clamp(1, stall.period.0.max(1)));
+        let (period, busy) = (
+            stall.period.0.max(1),
+            stall.busy.0.clamp(1, stall.period.0.max(1)),
+        );
         let (mut at, mut left) = (start.0, work.0);
         loop {
             if at / period != self.period {
@@ -45,7 +48,10 @@ impl StallState {
 mod tests {
     use super::*;
 
-    const RT: Stall = Stall { period: SimDuration(1_000), busy: SimDuration(950) };
+    const RT: Stall = Stall {
+        period: SimDuration(1_000),
+        busy: SimDuration(950),
+    };
 
     #[test]
     fn continuous_work_loses_the_rest_of_each_period() {

@@ -147,7 +147,10 @@ impl<'a> World<'a> {
                 return Ok(self.into_record());
             }
             while self.kernel.next_at() == Some(at) {
-                let event = self.kernel.pop().map_err(|s| SimError::ZeroTimeSpin { at: s.at, limit: s.limit })?;
+                let event = self.kernel.pop().map_err(|s| SimError::ZeroTimeSpin {
+                    at: s.at,
+                    limit: s.limit,
+                })?;
                 if let Some(event) = event {
                     self.handle(event);
                 }
@@ -220,7 +223,8 @@ impl<'a> World<'a> {
                 ended: &mut self.ended,
             };
             if let Some(at) = replica.settle(now, &mut around) {
-                self.kernel.schedule(at, Class::StepEnd, Event::Wake(index as u32));
+                self.kernel
+                    .schedule(at, Class::StepEnd, Event::Wake(index as u32));
             }
         }
         if let LoadModel::ClosedLoop { think, .. } = self.config.load {
@@ -236,8 +240,15 @@ impl<'a> World<'a> {
     fn check_nothing_is_lost(&self) -> Result<(), SimError> {
         let lost = self.replicas.iter().any(Replica::is_waiting_for_event);
         if lost || !self.unsent.is_empty() && self.replicas.iter().all(|r| !r.has_unfinished()) {
-            let unfinished = self.requests.iter().filter(|r| r.status == Status::Unfinished).count();
-            return Err(SimError::LostWakeUp { at: self.kernel.now(), unfinished: unfinished as u32 });
+            let unfinished = self
+                .requests
+                .iter()
+                .filter(|r| r.status == Status::Unfinished)
+                .count();
+            return Err(SimError::LostWakeUp {
+                at: self.kernel.now(),
+                unfinished: unfinished as u32,
+            });
         }
         Ok(())
     }

@@ -5,6 +5,8 @@ mod output;
 mod queue;
 mod request;
 mod scheduler;
+#[cfg(test)]
+mod tests;
 pub mod version;
 
 pub use config::{Policy, VllmConfig};
