@@ -81,6 +81,7 @@ impl Replica {
             result: StepResult::default(),
             record: ReplicaRecord {
                 usable_blocks,
+                free_blocks_at_end: usable_blocks,
                 ..ReplicaRecord::default()
             },
         }
@@ -230,6 +231,7 @@ impl Replica {
             return;
         };
         self.engine.commit(&batch.plan, &mut self.result);
+        self.record.free_blocks_at_end = self.result.free_blocks;
         if !batch.plan.grants.is_empty() {
             let step = self.record.step_ends.len() as u32;
             self.record.step_starts.push(batch.start);

@@ -409,3 +409,7 @@ fn compare_plan(c: &mut Comparison, expected: &Step, plan: &StepPlan, now: u64, 
     );
     c.check("dur", rules::SHAPE, &expected.dur, &duration);
 }
+
+#[cfg(test)]
+#[path = "golden_tests.rs"]
+mod tests;
