@@ -64,13 +64,12 @@ fn completed_at(request: &RequestRecord) -> Option<SimTime> {
     request.last_token.filter(|_| request.status == Status::Completed)
 }
 
-/// Requests that produced several tokens, but whose token times were not kept.
-pub fn lacks_tokens(request: &RequestRecord) -> bool {
-    let empty = match &request.tokens {
-        TokenLog::Segments(segments) => segments.is_empty(),
-        TokenLog::Times(times) => times.is_empty(),
-    };
-    request.output_tokens > 1 && request.first_token.is_some() && empty
+/// The request has a token log (token times can be left out of a run folder to save space).
+pub fn keeps_tokens(request: &RequestRecord) -> bool {
+    match &request.tokens {
+        TokenLog::Segments(segments) => !segments.is_empty(),
+        TokenLog::Times(times) => !times.is_empty(),
+    }
 }
 
 impl Latencies {
