@@ -1,5 +1,6 @@
 //! From measurements to step-time models: captures in, fits out.
 
+pub mod actual;
 pub mod manifest;
 pub mod observe;
 mod rows;

@@ -76,6 +76,7 @@ pub fn three_requests() -> RunRecord {
             waiting: vec![0; 5],
             free_blocks: vec![90, 80, 80, 90, 95],
             usable_blocks: 100,
+            free_blocks_at_end: 100,
             preemptions: 1,
         }],
         end: at(60),
@@ -137,6 +138,7 @@ fn replica() -> impl Strategy<Value = ReplicaRecord> {
     prop::collection::vec((0u64..5, 1u64..40), 0..200).prop_map(|steps| {
         let mut record = ReplicaRecord {
             usable_blocks: 100,
+            free_blocks_at_end: 100,
             ..ReplicaRecord::default()
         };
         let mut now = 0;

@@ -1,3 +1,4 @@
 //! Does the simulator do what the real engine did?
 
+pub mod compare;
 pub mod conform;

@@ -1,4 +1,3 @@
-
 use super::*;
 use crate::metric::fixture::{MS, expand, random_run, three_requests};
 use crate::record::TokenLog;

@@ -1,0 +1,390 @@
+//! Predicted beside actual: a capture's own arrivals and knobs, simulated.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::calibrate::actual::record_of;
+use crate::calibrate::{Capture, CaptureMode};
+use crate::input::InputError;
+use crate::metric::percentile::Stats;
+use crate::metric::summary::{Summary, SummaryOptions};
+use crate::record::RunRecord;
+use crate::sim::{HostTimes, LoadModel, SimError, Stall, WorldConfig, run};
+use crate::steptime::{BatchShape, StepTime};
+use crate::units::{SimDuration, SimTime};
+
+/// The model of the machine that a capture was made on.
+#[derive(Debug)]
+pub struct MachineModel {
+    /// Step times.
+    pub step_time: Box<dyn StepTime>,
+    /// Host time around the steps.
+    pub host: HostTimes,
+    /// Stalls that the machine caused in this kind of run.
+    pub stall: Option<Stall>,
+}
+
+/// Why a capture cannot be compared.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompareError {
+    /// The capture cannot be read or used.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The simulated run cannot go on.
+    #[error(transparent)]
+    Sim(#[from] SimError),
+}
+
+/// Spread of real repeats: (metric, stat) -> (largest - smallest) / mean over plays of one trace.
+pub type Spreads = BTreeMap<(String, String), f64>;
+
+/// One figure, predicted beside actual.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FigureComparison {
+    /// Name with its unit, as `ttft_s`.
+    pub metric: String,
+    /// `mean`, `p50`, `p90`, `p99`, or `value` for single figures.
+    pub stat: String,
+    /// Measured; null where there is no sample.
+    pub actual: Option<f64>,
+    /// Simulated; null where there is no sample.
+    pub predicted: Option<f64>,
+    /// (predicted - actual) / actual; null where the actual figure is 0 or absent.
+    pub rel_error: Option<f64>,
+    /// Samples behind the actual figure; null for single figures.
+    pub n: Option<u64>,
+    /// Relative spread of this figure between real repeats of one trace, where the fit has seen repeats.
+    pub repeat_spread: Option<f64>,
+    /// The figure with all step times 3 % shorter and 3 % longer, smaller value first.
+    pub step_time_band: Option<[f64; 2]>,
+}
+
+impl FigureComparison {
+    /// The actual figure lies between those of a 3 % step-time error; `None` where one is missing.
+    pub fn in_band(&self) -> Option<bool> {
+        let ([lo, hi], actual) = (self.step_time_band?, self.actual?);
+        Some((lo..=hi).contains(&actual))
+    }
+
+    /// The error exceeds 1.5 times what real repeats differ by.
+    pub fn beyond_repeats(&self) -> bool {
+        matches!((self.rel_error, self.repeat_spread), (Some(e), Some(s)) if e.abs() > 1.5 * s)
+    }
+}
+
+/// One capture, predicted beside actual.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CaptureComparison {
+    /// Last two parts of the capture's path.
+    pub name: String,
+    /// Requests offered.
+    pub requests: u64,
+    /// Every compared figure.
+    pub metrics: Vec<FigureComparison>,
+    /// The measured backlog grew through the run: latencies depend on its length, and a small step-time error
+    /// is multiplied. Judge throughput and run length, and whether the latencies lie in the band.
+    pub saturated: Option<bool>,
+    /// Measured over predicted time of the recorded batches, stalls left out: how fast the machine was.
+    pub machine_speed: Option<f64>,
+    /// Steps that the machine stalled.
+    pub stalled_steps: u64,
+    /// Time lost in them, in seconds.
+    pub stalled_s: f64,
+    /// Figures beyond 1.5 times the repeats' spread, each with its likely cause.
+    pub beyond_repeats: Vec<String>,
+}
+
+/// What `compare --json` prints.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CompareReport {
+    /// Captures in the order given.
+    pub captures: Vec<CaptureComparison>,
+    /// Captures that were left out, with the reason.
+    pub skipped: Vec<Skipped>,
+}
+
+/// A capture that was not compared.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Skipped {
+    /// Which.
+    pub name: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Why a capture is skipped: without arrivals of its own it has nothing to be simulated.
+pub fn reason_to_skip(capture: &Capture) -> Option<&'static str> {
+    (capture.manifest.mode == CaptureMode::Batch)
+        .then_some("mode batch: groups are added to an idle engine, there are no arrivals to simulate")
+}
+
+/// Step times times a factor.
+#[derive(Debug)]
+struct Scaled<'a> {
+    inner: &'a dyn StepTime,
+    factor: f64,
+}
+
+impl StepTime for Scaled<'_> {
+    fn duration(&self, batch: &BatchShape) -> SimDuration {
+        let nanos = self.inner.duration(batch).as_nanos() as f64 * self.factor;
+        SimDuration(nanos.round().max(1.0) as u64)
+    }
+}
+
+/// Half width of the step-time band.
+const BAND: f64 = 0.03;
+
+/// Simulates the capture's own arrivals and knobs and lays the figures side by side.
+///
+/// # Errors
+/// [`CompareError`] when the capture is inconsistent or the simulation cannot go on.
+pub fn compare(
+    capture: &Capture,
+    model: &MachineModel,
+    spreads: &Spreads,
+) -> Result<CaptureComparison, CompareError> {
+    let actual_run = record_of(capture)?;
+    let actual = Summary::of(&actual_run, &SummaryOptions::default());
+    let at = |factor| simulate(capture, model, factor);
+    let predicted = summarise(&at(1.0)?);
+    let (fast, slow) = (summarise(&at(1.0 - BAND)?), summarise(&at(1.0 + BAND)?));
+    let (fast, slow) = (figures(&fast), figures(&slow));
+    let metrics: Vec<FigureComparison> = figures(&actual)
+        .into_iter()
+        .zip(figures(&predicted))
+        .enumerate()
+        .map(|(i, (a, p))| FigureComparison {
+            rel_error: relative_error(p.value, a.value),
+            repeat_spread: spreads.get(&(a.metric.to_owned(), a.stat.to_owned())).copied(),
+            step_time_band: fast[i]
+                .value
+                .zip(slow[i].value)
+                .map(|(f, s)| [f.min(s), f.max(s)]),
+            metric: a.metric.to_owned(),
+            stat: a.stat.to_owned(),
+            actual: a.value,
+            predicted: p.value,
+            n: a.n,
+        })
+        .collect();
+    let mut comparison = CaptureComparison {
+        name: capture.name.clone(),
+        requests: actual.funnel.offered,
+        metrics,
+        saturated: actual.saturated,
+        machine_speed: machine_speed(capture, model.step_time.as_ref()),
+        stalled_steps: capture.steps.iter().filter(|s| is_stalled(s)).count() as u64,
+        stalled_s: capture
+            .steps
+            .iter()
+            .filter(|s| is_stalled(s))
+            .map(|s| s.off_cpu_s())
+            .sum(),
+        beyond_repeats: Vec::new(),
+    };
+    comparison.beyond_repeats = comparison
+        .metrics
+        .iter()
+        .filter(|m| m.beyond_repeats())
+        .map(|m| describe_beyond(m, &comparison))
+        .collect();
+    Ok(comparison)
+}
+
+fn summarise(run: &RunRecord) -> Summary {
+    Summary::of(run, &SummaryOptions::default())
+}
+
+/// The capture's arrivals on the capture's engine, with all step times multiplied by `factor`.
+///
+/// # Errors
+/// [`CompareError`] as [`compare`].
+pub fn simulate(capture: &Capture, model: &MachineModel, factor: f64) -> Result<RunRecord, CompareError> {
+    let deadline = if capture.manifest.truncated {
+        let end = SimTime::try_from_secs_f64(capture.manifest.duration_s)
+            .map_err(|e| InputError::in_file(&capture.folder, e.to_string()).at("duration_s"))?;
+        Some(end)
+    } else {
+        None
+    };
+    let config = WorldConfig {
+        engine: capture.engine_config()?,
+        replicas: 1,
+        load: LoadModel::OpenLoop,
+        host: model.host,
+        stall: model.stall,
+        deadline,
+    };
+    let scaled = Scaled {
+        inner: model.step_time.as_ref(),
+        factor,
+    };
+    Ok(run(&config, &scaled, &capture.trace()?)?)
+}
+
+/// A figure of one run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Figure {
+    /// Name with its unit.
+    pub metric: &'static str,
+    /// Which statistic.
+    pub stat: &'static str,
+    /// Its value.
+    pub value: Option<f64>,
+    /// Samples behind it.
+    pub n: Option<u64>,
+}
+
+/// The compared figures of a run, in print order.
+pub fn figures(summary: &Summary) -> Vec<Figure> {
+    let stats = |metric, s: &Stats| {
+        [("mean", s.mean), ("p50", s.p50), ("p90", s.p90), ("p99", s.p99)].map(|(stat, value)| Figure {
+            metric,
+            stat,
+            value,
+            n: Some(s.n),
+        })
+    };
+    let single = |metric, value| Figure {
+        metric,
+        stat: "value",
+        value,
+        n: None,
+    };
+    let l = &summary.latency;
+    let latencies = [
+        stats("ttft_s", &l.ttft),
+        stats("itl_s", &l.itl),
+        stats("tpot_s", &l.tpot),
+        stats("e2e_s", &l.e2e),
+    ];
+    let singles = [
+        single("output_throughput_tok_s", summary.throughput.output_tok_s),
+        single("request_throughput_rps", summary.throughput.request_rps),
+        single("duration_s", Some(summary.duration_s)),
+        single("preemptions", Some(summary.preemptions as f64)),
+        single("cached_tokens", Some(summary.tokens.cached as f64)),
+    ];
+    latencies
+        .into_iter()
+        .flatten()
+        .chain(singles)
+        .chain(stats("step_duration_s", &l.step))
+        .collect()
+}
+
+fn relative_error(predicted: Option<f64>, actual: Option<f64>) -> Option<f64> {
+    let (p, a) = (predicted?, actual?);
+    (a.abs() > 0.0).then(|| (p - a) / a)
+}
+
+/// Measured over predicted time of the batches that the engine really ran, stalled steps left out.
+fn machine_speed(capture: &Capture, step_time: &dyn StepTime) -> Option<f64> {
+    let (mut measured, mut predicted) = (0.0, 0.0);
+    for step in capture
+        .steps
+        .iter()
+        .filter(|s| !s.batch.is_empty() && !is_stalled(s))
+    {
+        measured += step.duration_s();
+        predicted += step_time.duration(&step.batch).as_secs_f64();
+    }
+    (predicted > 0.0).then(|| measured / predicted)
+}
+
+fn is_stalled(step: &crate::calibrate::CaptureStep) -> bool {
+    step.off_cpu_s() > 0.005
+}
+
+/// A figure beyond the repeats' spread, with the most likely of the causes that can be told from the run.
+fn describe_beyond(figure: &FigureComparison, run: &CaptureComparison) -> String {
+    let percent = |x: f64| format!("{:+.1} %", 100.0 * x);
+    let slower = run.machine_speed.map_or(0.0, |s| s - 1.0);
+    let tail = matches!(figure.stat.as_str(), "p90" | "p99");
+    let latency = figure.n.is_some() && figure.metric != "step_duration_s";
+    let cause = if latency && run.saturated == Some(true) && figure.in_band() == Some(true) {
+        "the run is saturated, and the figure lies in the band of a 3 % step-time error".to_owned()
+    } else if slower.abs() > 0.02 {
+        format!(
+            "the machine's steps took {} against the fit in this run",
+            percent(slower)
+        )
+    } else if latency && figure.in_band() == Some(true) {
+        "the figure lies in the band of a 3 % step-time error".to_owned()
+    } else if tail && figure.n.is_some_and(|n| n < 100) {
+        format!(
+            "a tail of {} samples rests on one or two requests",
+            figure.n.unwrap_or_default()
+        )
+    } else if run.stalled_s > 0.0 && tail {
+        format!(
+            "{} machine stalls ({:.2} s in all) hit single steps at random",
+            run.stalled_steps, run.stalled_s
+        )
+    } else {
+        "not explained by speed, saturation, sample size or stalls".to_owned()
+    };
+    format!(
+        "{} {}: error {}, repeats differ by {}; likely cause: {cause}",
+        figure.metric,
+        figure.stat,
+        figure.rel_error.map_or_else(|| "none".to_owned(), percent),
+        figure
+            .repeat_spread
+            .map_or_else(|| "unknown".to_owned(), |s| format!("{:.1} %", 100.0 * s)),
+    )
+}
+
+/// Spreads of the figures between plays of one trace (captures named `X.rep0`, `X.rep1`, ...), averaged over
+/// the traces that were repeated.
+///
+/// # Errors
+/// [`InputError`] when a capture's token times cannot be read.
+pub fn spreads_of_repeats<'a>(
+    captures: impl IntoIterator<Item = &'a Capture>,
+) -> Result<Spreads, InputError> {
+    let mut groups: BTreeMap<String, Vec<Vec<Figure>>> = BTreeMap::new();
+    for capture in captures {
+        let Some((trace, play)) = capture.name.rsplit_once(".rep") else {
+            continue;
+        };
+        if !play.is_empty() && play.bytes().all(|b| b.is_ascii_digit()) {
+            let summary = summarise(&record_of(capture)?);
+            groups
+                .entry(trace.to_owned())
+                .or_default()
+                .push(figures(&summary));
+        }
+    }
+    let mut sums: BTreeMap<(String, String), (f64, u32)> = BTreeMap::new();
+    for plays in groups.values().filter(|plays| plays.len() > 1) {
+        for (i, figure) in plays[0].iter().enumerate() {
+            let values: Option<Vec<f64>> = plays.iter().map(|p| p[i].value).collect();
+            let Some(spread) = values.as_deref().and_then(relative_spread) else {
+                continue;
+            };
+            let sum = sums
+                .entry((figure.metric.to_owned(), figure.stat.to_owned()))
+                .or_default();
+            *sum = (sum.0 + spread, sum.1 + 1);
+        }
+    }
+    Ok(sums
+        .into_iter()
+        .map(|(key, (sum, n))| (key, sum / f64::from(n)))
+        .collect())
+}
+
+fn relative_spread(values: &[f64]) -> Option<f64> {
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    let (lo, hi) = values
+        .iter()
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), &v| {
+            (l.min(v), h.max(v))
+        });
+    (mean.abs() > 0.0).then(|| (hi - lo) / mean)
+}
