@@ -120,6 +120,15 @@ pub struct ProbeTime {
     pub cpu_ms: Option<f64>,
 }
 
+/// What the speed probes around a run tell, in CPU milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ProbeTimes {
+    /// A decode step of 4 rows.
+    pub decode4_cpu_ms: f64,
+    /// A prefill of 256 tokens.
+    pub prefill256_cpu_ms: f64,
+}
+
 impl CaptureManifest {
     /// Reads `manifest.json`.
     ///
@@ -191,7 +200,40 @@ impl CaptureManifest {
                 "from 0 to below 1",
             );
         }
+        for (name, probe) in [
+            ("speed_probe_before", self.speed_probe_before),
+            ("speed_probe_after", self.speed_probe_after),
+        ] {
+            let times = probe.map(|p| {
+                [
+                    p.decode4.wall_ms,
+                    p.decode4.cpu_ms,
+                    p.prefill256.wall_ms,
+                    p.prefill256.cpu_ms,
+                ]
+            });
+            if times
+                .into_iter()
+                .flatten()
+                .flatten()
+                .any(|ms| !(ms.is_finite() && ms > 0.0))
+            {
+                return wrong(name, "a probe time is not above 0".into(), "milliseconds above 0");
+            }
+        }
         Ok(())
+    }
+
+    /// CPU milliseconds of the speed probes around the run, where all four are there.
+    ///
+    /// The decode probe is a median of 15 steps, so both readings are averaged; the prefill probe reads the
+    /// slower of two steps, so the lower reading is the cleaner one.
+    pub fn probe_times(&self) -> Option<ProbeTimes> {
+        let (before, after) = (self.speed_probe_before?, self.speed_probe_after?);
+        Some(ProbeTimes {
+            decode4_cpu_ms: (before.decode4.cpu_ms? + after.decode4.cpu_ms?) / 2.0,
+            prefill256_cpu_ms: before.prefill256.cpu_ms?.min(after.prefill256.cpu_ms?),
+        })
     }
 
     /// The engine's configuration.

@@ -1,5 +1,7 @@
 //! The command line. Only this floor knows clap; one file a subcommand.
 
+pub mod calibrate;
+
 /// How a command ended; the process's exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]

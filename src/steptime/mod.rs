@@ -1,8 +1,14 @@
 //! How long one engine step takes.
 
 pub mod batch;
+pub mod fit_file;
+pub mod fitted;
+pub mod hull;
 
 pub use batch::BatchShape;
+pub use fit_file::Fit;
+pub use fitted::FittedStepTime;
+pub use hull::Hull;
 
 use crate::units::SimDuration;
 
