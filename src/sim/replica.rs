@@ -41,6 +41,8 @@ pub(super) struct Replica {
     host: Host,
     /// A step has just ended; its gap has not begun.
     owes_gap: bool,
+    /// Its last own event; an arrival at another instant finds it idle or in the middle of something.
+    woke: Option<SimTime>,
     /// Delivered requests that the engine has not taken yet.
     inbox: VecDeque<RequestId>,
     in_flight: VecDeque<InFlight>,
@@ -74,6 +76,7 @@ impl Replica {
             stall: stall.map(|s| (s, StallState::default())),
             host: Host::Free,
             owes_gap: false,
+            woke: None,
             inbox: VecDeque::new(),
             in_flight: VecDeque::new(),
             device_free: SimTime::ZERO,
@@ -104,6 +107,7 @@ impl Replica {
 
     /// Its event has come: a result, or the host is free again.
     pub fn wake(&mut self, now: SimTime, around: &mut Surroundings<'_>) {
+        self.woke = Some(now);
         match std::mem::replace(&mut self.host, Host::Free) {
             Host::Adding(id) => self.submit(id, now, around),
             Host::Blocked => {
@@ -125,7 +129,13 @@ impl Replica {
             return Some(self.finish_work(now, self.host_times.between_steps));
         }
         if self.take_inbox(now, around) {
-            return Some(self.finish_work(now, self.host_times.add_request));
+            let idle = self.woke != Some(now);
+            let add = if idle {
+                self.host_times.add_request_idle
+            } else {
+                self.host_times.add_request
+            };
+            return Some(self.finish_work(now, add));
         }
         loop {
             let wants = if self.asynchronous {
@@ -157,7 +167,7 @@ impl Replica {
     /// Takes requests into the engine; true when the host is busy with one now.
     fn take_inbox(&mut self, now: SimTime, around: &mut Surroundings<'_>) -> bool {
         while let Some(id) = self.inbox.pop_front() {
-            if self.host_times.add_request > SimDuration::ZERO {
+            if self.host_times.add_request.max(self.host_times.add_request_idle) > SimDuration::ZERO {
                 self.host = Host::Adding(id);
                 return true;
             }

@@ -32,8 +32,10 @@ pub enum LoadModel {
 /// Time of the host process around the steps, where a capture shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HostTimes {
-    /// Taking one request into the engine, paid between steps.
+    /// Taking one request into a busy engine, paid between steps.
     pub add_request: SimDuration,
+    /// Taking one request into an engine that was idle, its wake-up included.
+    pub add_request_idle: SimDuration,
     /// From the end of one step to the start of the next.
     pub between_steps: SimDuration,
 }

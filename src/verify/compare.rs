@@ -1,17 +1,20 @@
 //! Predicted beside actual: a capture's own arrivals and knobs, simulated.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::actual::record_of;
-use crate::calibrate::{Capture, CaptureMode};
+use crate::calibrate::stalls::is_stalled;
+use crate::calibrate::{Capture, CaptureMode, slowness_of};
 use crate::input::InputError;
 use crate::metric::percentile::Stats;
 use crate::metric::summary::{Summary, SummaryOptions};
 use crate::record::RunRecord;
 use crate::sim::{HostTimes, LoadModel, SimError, Stall, WorldConfig, run};
+use crate::steptime::fit_file::Fit;
 use crate::steptime::{BatchShape, StepTime};
 use crate::units::{SimDuration, SimTime};
 
@@ -24,6 +27,55 @@ pub struct MachineModel {
     pub host: HostTimes,
     /// Stalls that the machine caused in this kind of run.
     pub stall: Option<Stall>,
+}
+
+impl MachineModel {
+    /// What `fit` (read from `fit_path`, for errors) says of the machine of `capture`: its speed by the
+    /// capture's own probes, and the stalls of its scheduling class.
+    ///
+    /// # Errors
+    /// [`InputError`] when the fit's parameters are unusable.
+    pub fn of(fit: &Fit, fit_path: &Path, capture: &Capture) -> Result<Self, InputError> {
+        let slowness = slowness_of(fit, capture).unwrap_or(1.0);
+        let class = capture.manifest.machine.scheduler_class.as_deref();
+        let limit = fit.limit(class.unwrap_or("unknown"));
+        let duration = |field: &str, seconds: f64| {
+            SimDuration::try_from_secs_f64(seconds)
+                .map_err(|e| InputError::in_file(fit_path, e.to_string()).at(field))
+        };
+        let stall = match limit {
+            Some(l) => Some(Stall {
+                period: duration("stalls.limit.period_s", l.period_s)?,
+                busy: duration("stalls.limit.busy_s", l.busy_s)?,
+            }),
+            None => None,
+        };
+        Ok(Self {
+            step_time: Box::new(fit.model(fit_path)?.slowed(slowness)),
+            host: host_times(fit, fit_path)?,
+            stall,
+        })
+    }
+}
+
+/// The host times of a fit.
+///
+/// # Errors
+/// [`InputError`] when one is not a time.
+pub fn host_times(fit: &Fit, fit_path: &Path) -> Result<HostTimes, InputError> {
+    let duration = |field: &str, seconds: f64| {
+        SimDuration::try_from_secs_f64(seconds)
+            .map_err(|e| InputError::in_file(fit_path, e.to_string()).at(field))
+    };
+    let add_request = duration("host.add_request_s", fit.host.add_request_s)?;
+    Ok(HostTimes {
+        add_request,
+        add_request_idle: match fit.host.add_request_idle_s {
+            Some(s) => duration("host.add_request_idle_s", s)?,
+            None => add_request,
+        },
+        between_steps: duration("host.between_steps_s", fit.host.between_steps_s)?,
+    })
 }
 
 /// Why a capture cannot be compared.
@@ -294,10 +346,6 @@ fn machine_speed(capture: &Capture, step_time: &dyn StepTime) -> Option<f64> {
         predicted += step_time.duration(&step.batch).as_secs_f64();
     }
     (predicted > 0.0).then(|| measured / predicted)
-}
-
-fn is_stalled(step: &crate::calibrate::CaptureStep) -> bool {
-    step.off_cpu_s() > 0.005
 }
 
 /// A figure beyond the repeats' spread, with the most likely of the causes that can be told from the run.

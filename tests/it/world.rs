@@ -115,7 +115,11 @@ prop_compose! {
         gap in prop::sample::select(vec![0u64, 20_000]),
         stalls in any::<bool>(),
     ) -> WorldConfig {
-        let host = HostTimes { add_request: SimDuration(add), between_steps: SimDuration(gap) };
+        let host = HostTimes {
+            add_request: SimDuration(add),
+            add_request_idle: SimDuration(2 * add),
+            between_steps: SimDuration(gap),
+        };
         let stall = stalls.then_some(Stall { period: SimDuration(50_000_000), busy: SimDuration(45_000_000) });
         WorldConfig { engine, replicas, load, host, stall, deadline: None }
     }
@@ -214,7 +218,11 @@ proptest! {
         };
         let scaled = WorldConfig {
             load,
-            host: HostTimes { add_request: world.host.add_request * k, between_steps: world.host.between_steps * k },
+            host: HostTimes {
+                add_request: world.host.add_request * k,
+                add_request_idle: world.host.add_request_idle * k,
+                between_steps: world.host.between_steps * k,
+            },
             stall: world.stall.map(|s| Stall { period: s.period * k, busy: s.busy * k }),
             ..world.clone()
         };
