@@ -121,6 +121,7 @@ struct StepRow {
 struct ReplicaRow {
     replica: u32,
     usable_blocks: u32,
+    free_blocks_at_end: u32,
     preemptions: u64,
 }
 
@@ -162,6 +163,7 @@ pub fn write(folder: &Path, run: &RunRecord, parts: BundleParts) -> io::Result<(
     let replicas = (0..).zip(&run.replicas).map(|(replica, r)| ReplicaRow {
         replica,
         usable_blocks: r.usable_blocks,
+        free_blocks_at_end: r.free_blocks_at_end,
         preemptions: r.preemptions,
     });
     write_rows(&folder.join(REPLICAS_FILE), replicas)?;

@@ -164,10 +164,10 @@ fn read_replicas(folder: &Path, run: &mut RunRecord) -> Result<(), InputError> {
                 replicas.len()
             ));
         }
-        let (usable_blocks, preemptions) = (row.usable_blocks, row.preemptions);
         replicas.push(ReplicaRecord {
-            usable_blocks,
-            preemptions,
+            usable_blocks: row.usable_blocks,
+            free_blocks_at_end: row.free_blocks_at_end,
+            preemptions: row.preemptions,
             ..ReplicaRecord::default()
         });
         Ok(())
