@@ -39,6 +39,11 @@ pub enum FitError {
         /// Captures.
         captures: usize,
     },
+    /// A run of which nothing can be used.
+    #[error(
+        "{0} has no usable step: none computed anything without a stall, or all are off by half; leave it out"
+    )]
+    NoSteps(String),
     /// The same run twice.
     #[error("the captures {first} and {second} hold the same steps; give each run once")]
     Duplicate {
@@ -63,6 +68,9 @@ pub fn fit_steps(
 ) -> Result<Fit, FitError> {
     refuse_duplicates(captures)?;
     let runs: Vec<RunSteps> = captures.iter().map(usable_steps).collect();
+    if let Some((capture, _)) = captures.iter().zip(&runs).find(|(_, r)| r.seconds.is_empty()) {
+        return Err(FitError::NoSteps(capture.name.clone()));
+    }
     let steps = runs.iter().map(|r| r.seconds.len()).sum();
     if steps < MIN_STEPS {
         return Err(FitError::TooFewSteps {
@@ -84,8 +92,16 @@ pub fn fit_steps(
         folds.push(Fold::fit(captures, &runs, group)?);
         progress(done + 2, rounds);
     }
+    if let Some((capture, _)) = captures
+        .iter()
+        .zip(&fitted.own_steps)
+        .find(|(_, s)| !s.is_finite())
+    {
+        return Err(FitError::NoSteps(capture.name.clone()));
+    }
     let model = FittedStepTime::new(fitted.coefficients, fitted.knee)?;
-    let mut probe = probe_reference(captures, &fitted.slowness);
+    let every: Vec<usize> = (0..runs.len()).collect();
+    let mut probe = probe_reference(captures, &runs, &model, &every);
     let held_out = held_out_errors(captures, &runs, &folds, probe.as_mut());
     Ok(Fit {
         kneeboard_fit: FIT_FORMAT,
@@ -101,7 +117,7 @@ pub fn fit_steps(
             method: method.to_owned(),
             runs: held_out,
         },
-        data: data_rows(captures, &runs, &fitted),
+        data: data_rows(captures, &runs, &model, &fitted),
     })
 }
 
@@ -165,26 +181,34 @@ impl Fold {
     fn fit(captures: &[Capture], runs: &[RunSteps], left_out: &[usize]) -> Result<Self, FitError> {
         let kept: Vec<usize> = (0..runs.len()).filter(|i| !left_out.contains(i)).collect();
         let fitted = robust::fit(&kept.iter().map(|&i| &runs[i]).collect::<Vec<_>>());
-        let mut slowness = vec![f64::NAN; runs.len()];
-        for (&i, s) in kept.iter().zip(&fitted.slowness) {
-            slowness[i] = *s;
-        }
+        let model = FittedStepTime::new(fitted.coefficients, fitted.knee)?;
         Ok(Self {
             left_out: left_out.to_vec(),
-            model: FittedStepTime::new(fitted.coefficients, fitted.knee)?,
-            probe: probe_reference(captures, &slowness),
+            probe: probe_reference(captures, runs, &model, &kept),
+            model,
             fitted,
         })
     }
 }
 
-/// What the probes read on a machine of slowness 1: the median over the runs that have both.
-fn probe_reference(captures: &[Capture], slowness: &[f64]) -> Option<SpeedProbeFit> {
+/// A run's measured over its predicted step time.
+fn slowness(model: &FittedStepTime, run: &RunSteps) -> f64 {
+    1.0 / (1.0 + errors::of_run(model, run).sum)
+}
+
+/// What the probes read on a machine of slowness 1: the median over the runs of `which` that have both.
+fn probe_reference(
+    captures: &[Capture],
+    runs: &[RunSteps],
+    model: &FittedStepTime,
+    which: &[usize],
+) -> Option<SpeedProbeFit> {
     let (mut decode, mut prefill) = (Vec::new(), Vec::new());
-    for (capture, s) in captures.iter().zip(slowness) {
-        if let Some(times) = capture.manifest.probe_times().filter(|_| s.is_finite()) {
-            decode.push(times.decode4_cpu_ms / s);
-            prefill.push(times.prefill256_cpu_ms / s);
+    for &index in which {
+        if let Some(times) = captures[index].manifest.probe_times() {
+            let slowness = slowness(model, &runs[index]);
+            decode.push(times.decode4_cpu_ms / slowness);
+            prefill.push(times.prefill256_cpu_ms / slowness);
         }
     }
     Some(SpeedProbeFit {
@@ -251,17 +275,23 @@ fn with_ranges(fitted: &RobustFit, folds: &[Fold]) -> Vec<Parameter> {
     all
 }
 
-fn data_rows(captures: &[Capture], runs: &[RunSteps], fitted: &RobustFit) -> Vec<DataRun> {
+fn data_rows(
+    captures: &[Capture],
+    runs: &[RunSteps],
+    model: &FittedStepTime,
+    fitted: &RobustFit,
+) -> Vec<DataRun> {
     captures
         .iter()
         .zip(runs)
-        .zip(&fitted.slowness)
-        .map(|((capture, run), &slowness)| DataRun {
+        .zip(&fitted.own_steps)
+        .map(|((capture, run), &own_step_s)| DataRun {
             run: capture.name.clone(),
             steps_sha256: capture.steps_sha256.clone(),
             steps: run.seconds.len() as u64,
             stalled: capture.steps.iter().filter(|s| stalls::is_stalled(s)).count() as u64,
-            slowness,
+            own_step_s,
+            slowness: slowness(model, run),
         })
         .collect()
 }

@@ -1,8 +1,9 @@
-//! Robust non-negative regression of step times with a speed of its own for every run.
+//! Robust non-negative regression of step times with a constant of its own for every run.
 //!
-//! The same batch takes up to 20 % longer in one run than in another, because the machine differs. A pooled
-//! regression would mistake that for an effect of whatever the slow runs have in common. So each run has a
-//! factor, its slowness, that is fitted along and whose median over the runs is 1.
+//! The same batch takes up to 20 % longer in one run than in another, because the machine differs, and most of
+//! the difference is the same for small and large batches: it lies in the fixed cost of a step. A pooled
+//! regression would mistake it for an effect of whatever the slow runs have in common. So each run has its own
+//! constant, which is fitted along; the constant of the model is their median.
 
 use ndarray::Array2;
 use rayon::prelude::*;
@@ -20,6 +21,8 @@ const MAX_ROUNDS: usize = 60;
 const SEARCH_ROUNDS: usize = 12;
 /// Relative change of the coefficients at which the rounds end.
 const CONVERGED: f64 = 1e-10;
+/// A step that is off by more than this share is a mishap and not counted in a run's mean.
+const MISHAP: f64 = 0.5;
 /// Residuals this small are rounding.
 const EXACT: f64 = 1e-13;
 /// The largest knee tried, in decode rows.
@@ -37,13 +40,14 @@ pub struct RunSteps {
 /// What was fitted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RobustFit {
-    /// Coefficients of the terms.
+    /// Coefficients of the terms; the first, the constant, is the median of `own_steps`.
     pub coefficients: [f64; TERMS],
     /// The knee in decode rows.
     pub knee: u32,
-    /// Slowness of each run; the median is 1.
-    pub slowness: Vec<f64>,
-    /// Mean absolute relative residual, each run's slowness taken into account.
+    /// Each run's own constant in seconds: the mean of what the other terms leave of its steps; NaN when
+    /// it has none but mishaps.
+    pub own_steps: Vec<f64>,
+    /// Mean absolute relative residual, each run with its own constant.
     pub loss: f64,
 }
 
@@ -85,32 +89,31 @@ fn fit_with_knee(runs: &[&RunSteps], knee: u32, rounds: usize) -> RobustFit {
                 })
         })
         .collect();
-    let mut slowness = vec![1.0; runs.len()];
     let mut weights = vec![1.0; rows.len()];
     let mut coefficients = [0.0; TERMS];
+    let mut absolute = Vec::new();
     for _ in 0..rounds {
         let before = coefficients;
-        coefficients = weighted(&rows, &weights, &slowness);
-        update_slowness(&rows, &mut coefficients, &mut slowness);
-        let residuals = residuals(&rows, &coefficients, &slowness);
-        let absolute: Vec<f64> = residuals.iter().map(|r| r.abs()).collect();
+        let (shape, constants) = weighted(&rows, &weights, runs.len());
+        coefficients = shape;
+        absolute = absolute_residuals(&rows, &coefficients, &constants);
         let limit = HUBER * MAD_TO_SIGMA * median(&absolute).unwrap_or(0.0);
-        if limit <= EXACT {
+        if limit <= EXACT || change(&before, &coefficients) < CONVERGED {
             break;
         }
         for (weight, r) in weights.iter_mut().zip(&absolute) {
             *weight = if *r <= limit { 1.0 } else { limit / r };
         }
-        if change(&before, &coefficients) < CONVERGED {
-            break;
-        }
     }
-    let residuals = residuals(&rows, &coefficients, &slowness);
+    let own_steps = own_steps(&rows, &coefficients, &absolute, runs.len());
+    // A constant below 0 is no step time; runs so odd leave it at 0.
+    let told: Vec<f64> = own_steps.iter().copied().filter(|s| s.is_finite()).collect();
+    coefficients[0] = median(&told).unwrap_or(0.0).max(0.0);
     RobustFit {
         coefficients,
         knee,
-        loss: residuals.iter().map(|r| r.abs()).sum::<f64>() / residuals.len().max(1) as f64,
-        slowness,
+        loss: absolute.iter().sum::<f64>() / absolute.len().max(1) as f64,
+        own_steps,
     }
 }
 
@@ -121,51 +124,74 @@ struct Row {
 }
 
 impl Row {
-    fn predicted(&self, coefficients: &[f64; TERMS]) -> f64 {
-        self.terms.iter().zip(coefficients).map(|(x, c)| x * c).sum()
+    /// What all terms but the constant predict, in seconds.
+    fn variable(&self, coefficients: &[f64; TERMS]) -> f64 {
+        self.terms
+            .iter()
+            .zip(coefficients)
+            .skip(1)
+            .map(|(x, c)| x * c)
+            .sum()
     }
 }
 
-fn weighted(rows: &[Row], weights: &[f64], slowness: &[f64]) -> [f64; TERMS] {
-    let mut matrix = Array2::zeros((rows.len(), TERMS));
-    let mut target = Vec::with_capacity(rows.len());
-    for ((row, weight), mut out) in rows.iter().zip(weights).zip(matrix.rows_mut()) {
-        let root = weight.sqrt();
-        for (slot, term) in out.iter_mut().zip(row.terms) {
-            *slot = root * slowness[row.run] * term / row.seconds;
+/// Weighted least squares of relative errors with a constant a run: the constants are eliminated by taking
+/// each run's weighted means off (Frisch, Waugh and Lovell), the rest is solved under non-negativity. Returns
+/// the coefficients (with 0 for the constant) and the runs' constants.
+fn weighted(rows: &[Row], weights: &[f64], runs: usize) -> ([f64; TERMS], Vec<f64>) {
+    let relative: Vec<f64> = rows
+        .iter()
+        .zip(weights)
+        .map(|(r, w)| w / (r.seconds * r.seconds))
+        .collect();
+    let mut totals = vec![0.0; runs];
+    let mut means = vec![([0.0; TERMS], 0.0); runs];
+    for (row, w) in rows.iter().zip(&relative) {
+        totals[row.run] += w;
+        for (slot, term) in means[row.run].0.iter_mut().zip(row.terms) {
+            *slot += w * term;
         }
-        target.push(root);
+        means[row.run].1 += w * row.seconds;
     }
-    let solution = nnls(matrix.view(), &target);
+    for ((terms, seconds), total) in means.iter_mut().zip(&totals).filter(|(_, t)| **t > 0.0) {
+        terms.iter_mut().for_each(|t| *t /= total);
+        *seconds /= total;
+    }
+    let mut matrix = Array2::zeros((rows.len(), TERMS - 1));
+    let mut target = Vec::with_capacity(rows.len());
+    for ((row, w), mut out) in rows.iter().zip(&relative).zip(matrix.rows_mut()) {
+        let root = w.sqrt();
+        let (mean_terms, mean_seconds) = &means[row.run];
+        for (slot, k) in out.iter_mut().zip(1..TERMS) {
+            *slot = root * (row.terms[k] - mean_terms[k]);
+        }
+        target.push(root * (row.seconds - mean_seconds));
+    }
     let mut coefficients = [0.0; TERMS];
-    coefficients.copy_from_slice(&solution);
-    coefficients
+    coefficients[1..].copy_from_slice(&nnls(matrix.view(), &target));
+    let constants = means
+        .iter()
+        .map(|(terms, seconds)| seconds - terms.iter().zip(&coefficients).map(|(x, c)| x * c).sum::<f64>())
+        .collect();
+    (coefficients, constants)
 }
 
-/// A run's slowness is its measured time over its predicted time: how long a run takes is what a prediction
-/// must get right first. The median over the runs is then made 1.
-fn update_slowness(rows: &[Row], coefficients: &mut [f64; TERMS], slowness: &mut [f64]) {
-    let mut sums = vec![(0.0, 0.0); slowness.len()];
-    for row in rows {
-        sums[row.run].0 += row.seconds;
-        sums[row.run].1 += row.predicted(coefficients);
-    }
-    for (slot, (measured, predicted)) in slowness.iter_mut().zip(sums) {
-        *slot = if predicted > 0.0 {
-            measured / predicted
-        } else {
-            1.0
-        };
-    }
-    let level = median(slowness).filter(|m| *m > 0.0).unwrap_or(1.0);
-    slowness.iter_mut().for_each(|s| *s /= level);
-    coefficients.iter_mut().for_each(|c| *c *= level);
-}
-
-fn residuals(rows: &[Row], coefficients: &[f64; TERMS], slowness: &[f64]) -> Vec<f64> {
+fn absolute_residuals(rows: &[Row], coefficients: &[f64; TERMS], constants: &[f64]) -> Vec<f64> {
     rows.iter()
-        .map(|row| slowness[row.run] * row.predicted(coefficients) / row.seconds - 1.0)
+        .map(|row| ((constants[row.run] + row.variable(coefficients)) / row.seconds - 1.0).abs())
         .collect()
+}
+
+/// Means, not medians: with its own constant a run takes as long as it did, but for mishaps, and how long a
+/// run takes is what a prediction must get right first.
+fn own_steps(rows: &[Row], coefficients: &[f64; TERMS], absolute: &[f64], runs: usize) -> Vec<f64> {
+    let mut sums = vec![(0.0, 0.0); runs];
+    for (row, _) in rows.iter().zip(absolute).filter(|(_, r)| **r <= MISHAP) {
+        sums[row.run].0 += row.seconds - row.variable(coefficients);
+        sums[row.run].1 += 1.0;
+    }
+    // A run of nothing but mishaps says nothing: 0 / 0.
+    sums.iter().map(|(sum, n)| sum / n).collect()
 }
 
 fn change(before: &[f64; TERMS], after: &[f64; TERMS]) -> f64 {

@@ -202,12 +202,13 @@ fn error_table<'a>(
 }
 
 fn data_table(fit: &Fit) -> Table {
-    let mut t = table(&["run", "steps", "stalled", "slowness"]);
+    let mut t = table(&["run", "steps", "stalled", "own constant ms", "slowness"]);
     for d in &fit.data {
         t.add_row(vec![
             d.run.clone(),
             d.steps.to_string(),
             d.stalled.to_string(),
+            format!("{:.2}", d.own_step_s * 1e3),
             format!("{:.3}", d.slowness),
         ]);
     }

@@ -191,7 +191,9 @@ pub struct DataRun {
     pub steps: u64,
     /// Steps set aside because the machine stalled in them.
     pub stalled: u64,
-    /// How long its steps took against the fit; the median over the runs is 1.
+    /// Its own constant, in seconds; the model's is the median over the runs.
+    pub own_step_s: f64,
+    /// Its measured over its predicted step time.
     pub slowness: f64,
 }
 
