@@ -1,4 +1,3 @@
-
 use super::*;
 use crate::metric::fixture::{MS, expand, random_run, three_requests};
 use crate::record::TokenLog;
@@ -157,6 +156,19 @@ fn a_large_run_is_summarised_fast() {
     assert_eq!(summary.latency.itl.n, 6_300_000);
     // Generous: the test may run unoptimised beside others.
     assert!(took.as_secs_f64() < 3.0, "{took:?}");
+}
+
+#[test]
+fn the_schema_names_every_field_of_a_summary() {
+    let schema = schemars::schema_for!(Summary).to_value();
+    let summary = serde_json::to_value(Summary::of(&three_requests(), &SummaryOptions::default())).unwrap();
+    let fields = summary.as_object().unwrap();
+    assert!(
+        fields
+            .keys()
+            .all(|field| schema["properties"].get(field).is_some())
+    );
+    assert!(schema["$defs"]["Stats"]["properties"]["p99"]["description"].is_string());
 }
 
 proptest! {
