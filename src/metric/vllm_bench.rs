@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::goodput::Slo;
 use super::latency::tpot_parts;
@@ -41,7 +41,7 @@ pub struct BenchInfo {
 }
 
 /// One `vllm bench serve` result. `None` fields are written as null.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct BenchResult {
     /// When it was made.
     pub date: String,
@@ -90,7 +90,7 @@ pub struct BenchResult {
 }
 
 /// One value a request, completed or not, in trace order; seconds.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct BenchDetails {
     /// Prompt tokens.
     pub input_lens: Vec<u32>,

@@ -158,6 +158,19 @@ fn a_large_run_is_summarised_fast() {
     assert!(took.as_secs_f64() < 3.0, "{took:?}");
 }
 
+#[test]
+fn the_schema_names_every_field_of_a_summary() {
+    let schema = schemars::schema_for!(Summary).to_value();
+    let summary = serde_json::to_value(Summary::of(&three_requests(), &SummaryOptions::default())).unwrap();
+    let fields = summary.as_object().unwrap();
+    assert!(
+        fields
+            .keys()
+            .all(|field| schema["properties"].get(field).is_some())
+    );
+    assert!(schema["$defs"]["Stats"]["properties"]["p99"]["description"].is_string());
+}
+
 proptest! {
     #[test]
     fn segments_and_times_give_the_same_summary(run in random_run(), from in 0u64..200, length in 1u64..300) {

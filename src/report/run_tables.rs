@@ -1,0 +1,198 @@
+//! Tables of one run's summary.
+
+use super::table::{Cell, Column, Table};
+use crate::metric::Summary;
+use crate::metric::summary::Boundary;
+
+/// All tables of a summary, counts first.
+pub fn summary_tables(summary: &Summary) -> Vec<Table> {
+    let tables = [
+        Some(counts(summary)),
+        Some(rates(summary)),
+        targets(summary),
+        Some(latencies(summary)),
+    ];
+    tables.into_iter().flatten().collect()
+}
+
+/// How far the offered requests came.
+pub fn counts(summary: &Summary) -> Table {
+    let f = &summary.funnel;
+    let mut table = Table::new(
+        "Requests",
+        vec![
+            Column::plain("stage"),
+            Column::plain("requests"),
+            Column::plain("share of offered"),
+        ],
+    );
+    let stages = [
+        ("offered", Some(f.offered)),
+        ("admitted", Some(f.admitted)),
+        ("started", Some(f.started)),
+        ("first token", Some(f.first_token)),
+        ("completed", Some(f.completed)),
+        ("within SLO", f.within_slo),
+        ("rejected", Some(f.rejected)),
+        ("unfinished, waiting", Some(f.unfinished_waiting)),
+        ("unfinished, started", Some(f.unfinished_started)),
+    ];
+    for (stage, count) in stages {
+        let share = count
+            .filter(|_| f.offered > 0)
+            .map(|n| n as f64 / f.offered as f64);
+        table.push(vec![
+            stage.into(),
+            count.into(),
+            share.map_or(Cell::Absent, Cell::Share),
+        ]);
+    }
+    table
+}
+
+/// Rates and gauges.
+pub fn rates(summary: &Summary) -> Table {
+    let mut table = Table::new(
+        "Rates and gauges",
+        vec![
+            Column::plain("figure"),
+            Column::plain("value"),
+            Column::plain("unit"),
+        ],
+    );
+    let (t, g) = (&summary.throughput, &summary.gauges);
+    let share = |x: Option<f64>| x.map_or(Cell::Absent, Cell::Share);
+    let rows: [(&str, Cell, &str); 17] = [
+        ("duration", summary.duration_s.into(), "s"),
+        ("request throughput", t.request_rps.into(), "requests/s"),
+        (
+            "goodput",
+            summary.slo.as_ref().and_then(|s| s.goodput_rps).into(),
+            "requests/s",
+        ),
+        ("output throughput", t.output_tok_s.into(), "tokens/s"),
+        (
+            "total throughput, logical input",
+            t.total_logical_tok_s.into(),
+            "tokens/s",
+        ),
+        (
+            "total throughput, computed input",
+            t.total_computed_tok_s.into(),
+            "tokens/s",
+        ),
+        ("input tokens", summary.tokens.input.into(), "tokens"),
+        ("of which cached", summary.tokens.cached.into(), "tokens"),
+        ("output tokens", summary.tokens.output.into(), "tokens"),
+        ("preemptions", summary.preemptions.into(), "times"),
+        ("in the system, mean", summary.in_system_mean.into(), "requests"),
+        (
+            "running, mean over busy time",
+            g.running.map(|g| g.mean).into(),
+            "requests a replica",
+        ),
+        (
+            "running, max",
+            g.running.map(|g| g.max as u64).into(),
+            "requests a replica",
+        ),
+        (
+            "waiting, mean over busy time",
+            g.waiting.map(|g| g.mean).into(),
+            "requests a replica",
+        ),
+        (
+            "waiting, max",
+            g.waiting.map(|g| g.max as u64).into(),
+            "requests a replica",
+        ),
+        ("KV use, mean / max", kv(summary), "of usable blocks"),
+        ("busy", share(g.utilisation), "of wall clock"),
+    ];
+    for (figure, value, unit) in rows {
+        table.push(vec![figure.into(), value, unit.into()]);
+    }
+    table
+}
+
+fn kv(summary: &Summary) -> Cell {
+    let both = |g: crate::metric::gauges::Gauge| {
+        format!(
+            "{} / {}",
+            Cell::Share(g.mean).display(),
+            Cell::Share(g.max).display()
+        )
+    };
+    summary.gauges.kv_usage.map(both).into()
+}
+
+/// How each target was met; `None` without targets.
+pub fn targets(summary: &Summary) -> Option<Table> {
+    let slo = summary.slo.as_ref()?;
+    let columns = [
+        "target",
+        "within",
+        "met",
+        "attainment over offered",
+        "p99 within",
+        "how a request is judged",
+    ];
+    let mut table = Table::new("Service-level objectives", columns.map(Column::plain).to_vec());
+    table.columns[1].unit = Some("ms".into());
+    let share = |x: Option<f64>| x.map_or(Cell::Absent, Cell::Share);
+    for t in &slo.targets {
+        let p99 = t.p99_within.map(|within| if within { "yes" } else { "no" });
+        table.push(vec![
+            t.metric.name().into(),
+            (t.target_s * 1e3).into(),
+            t.met.into(),
+            share(t.attainment),
+            p99.into(),
+            t.rule.clone().into(),
+        ]);
+    }
+    table.push(vec![
+        "all of them".into(),
+        Cell::Absent,
+        slo.met.into(),
+        share(slo.attainment),
+        Cell::Absent,
+        "a request meets every target".into(),
+    ]);
+    Some(table)
+}
+
+/// All latencies in milliseconds.
+pub fn latencies(summary: &Summary) -> Table {
+    let boundary = match summary.boundary {
+        Boundary::Engine => "engine",
+        Boundary::Serving => "serving",
+        Boundary::EndToEnd => "end-to-end",
+    };
+    let mut columns = vec![Column::plain("metric"), Column::plain("n")];
+    let figures = ["mean", "std", "min", "p50", "p90", "p95", "p99", "max"];
+    columns.extend(figures.map(|figure| Column::with_unit(figure, "ms")));
+    let mut table = Table::new(format!("Latencies, {boundary} boundary"), columns);
+    for (name, stats) in summary.latency.named() {
+        let label = match name {
+            "ttft" => "TTFT",
+            "ttft_from_send" => "TTFT from send",
+            "itl" => "ITL (gap between chunks)",
+            "tpot" => "TPOT",
+            "e2e" => "E2E",
+            "e2e_from_send" => "E2E from send",
+            "stall" => "longest gap of a request",
+            "queue" => "queue time",
+            "prefill" => "prefill time",
+            "send_lag" => "client lag",
+            _ => "engine step",
+        };
+        let mut row: Vec<Cell> = vec![label.into(), stats.n.into()];
+        row.extend(stats.figures().map(|(_, s)| s.map(|s| s * 1e3).into()));
+        table.push(row);
+    }
+    if !summary.notes.is_empty() {
+        table.note = Some(summary.notes.join("; "));
+    }
+    table
+}
