@@ -1,5 +1,6 @@
 //! What people read: tables for the terminal, SVG plots with their data, one self-contained HTML page.
 
+pub mod compare;
 pub mod figures;
 pub mod html;
 pub mod number;
