@@ -1,1 +1,3 @@
-//! kv
+//! KV cache: how many blocks there are.
+
+pub mod sizing;

@@ -1,8 +1,10 @@
 //! How long one engine step takes.
 
 pub mod batch;
+pub mod linear;
 
 pub use batch::BatchShape;
+pub use linear::LinearStepTime;
 
 use crate::units::SimDuration;
 
