@@ -1,0 +1,4 @@
+//! The one integration binary.
+
+mod bad_input;
+mod scenario;
