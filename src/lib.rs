@@ -18,3 +18,4 @@ pub mod steptime;
 pub mod units;
 pub mod verify;
 pub mod workload;
+pub mod yaml;

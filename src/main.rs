@@ -1,2 +1,6 @@
 //! The `kneeboard` command.
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    kneeboard::cli::main()
+}

@@ -1,4 +1,25 @@
 //! The command line. Only this floor knows clap; one file a subcommand.
+//!
+//! Data go to stdout, everything else to stderr. A command returns an [`Outcome`]; an error is printed once,
+//! as one paragraph.
+
+mod completions;
+mod profile;
+mod schema;
+mod show;
+mod stdout;
+mod trace;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+
+use crate::input::InputError;
+use crate::scenario::Override;
+
+pub use schema::{SchemaEntry, schemas};
+pub use stdout::print;
 
 pub mod calibrate;
 
@@ -18,4 +39,162 @@ pub enum Outcome {
     NothingFeasible = 4,
     /// Interrupted; what was finished is kept.
     Interrupted = 130,
+}
+
+/// The pre-flight for LLM serving: simulate a serving engine, calibrated by real traces, before you rent it.
+#[derive(Debug, Parser)]
+#[command(name = "kneeboard", version, propagate_version = true, max_term_width = 100)]
+#[command(
+    after_help = "Exit codes: 0 done, 1 run failed, 2 bad input, 3 a requested check failed, \
+                        4 nothing feasible, 130 interrupted."
+)]
+pub struct Cli {
+    /// What every subcommand knows.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every subcommand.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Global {
+    /// Say more on stderr; twice for still more.
+    #[arg(short, long, action = ArgAction::Count, global = true)]
+    pub verbose: u8,
+    /// Say nothing on stderr but errors.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// No progress bars (there are none anyway when stderr is no terminal).
+    #[arg(long, global = true)]
+    pub no_progress: bool,
+}
+
+impl Global {
+    /// Progress bars are wanted.
+    pub fn progress(&self) -> bool {
+        use io::IsTerminal;
+        !self.no_progress && !self.quiet && io::stderr().is_terminal()
+    }
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show a scenario as it is resolved: every value, and where it came from.
+    Show(show::ShowArgs),
+    /// List the JSON Schemas of the file formats, or print one.
+    Schema(schema::SchemaArgs),
+    /// List or show the shipped profiles of accelerators and models.
+    #[command(subcommand)]
+    Profile(profile::ProfileCommand),
+    /// Look into trace files, or make one from a scenario.
+    #[command(subcommand)]
+    Trace(trace::TraceCommand),
+    /// Print a completion script for a shell.
+    Completions(completions::CompletionsArgs),
+}
+
+/// A scenario file with its overrides; shared by the subcommands that take one.
+#[derive(Debug, Clone, Args)]
+pub struct ScenarioArgs {
+    /// Scenario file (YAML).
+    pub scenario: std::path::PathBuf,
+    /// Replace one value: a dotted path of the scenario and a YAML value. May be given often; later ones win.
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub set: Vec<String>,
+}
+
+impl ScenarioArgs {
+    /// The resolved plan.
+    ///
+    /// # Errors
+    /// [`InputError`] for whatever is wrong with the scenario or an override.
+    pub fn plan(&self) -> Result<crate::scenario::Plan, InputError> {
+        crate::scenario::Plan::load(&self.scenario, &overrides(&self.set)?)
+    }
+}
+
+/// The overrides of the command line, in their order.
+///
+/// # Errors
+/// [`InputError`] for the first that is none.
+pub fn overrides(set: &[String]) -> Result<Vec<Override>, InputError> {
+    set.iter().map(|s| Override::parse(s)).collect()
+}
+
+/// Parses the command line, runs it, prints an error once; the exit code of the process.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Help and version are no errors; clap knows which stream each goes to.
+            let code = e.exit_code();
+            let _ = e.print();
+            return ExitCode::from(u8::try_from(code).unwrap_or(Outcome::BadInput as u8));
+        }
+    };
+    let outcome = match run(&cli) {
+        Ok(outcome) => outcome,
+        Err(e) if is_broken_pipe(&e) => Outcome::Done,
+        Err(e) => {
+            eprintln!("kneeboard: {}", one_paragraph(&e));
+            if e.downcast_ref::<InputError>().is_some() {
+                Outcome::BadInput
+            } else {
+                Outcome::Failed
+            }
+        }
+    };
+    ExitCode::from(outcome as u8)
+}
+
+fn run(cli: &Cli) -> anyhow::Result<Outcome> {
+    match &cli.command {
+        Command::Show(args) => show::run(args),
+        Command::Schema(args) => schema::run(args),
+        Command::Profile(command) => profile::run(command),
+        Command::Trace(command) => trace::run(command),
+        Command::Completions(args) => completions::run(args),
+    }
+}
+
+/// The reader of our output has gone away (`kneeboard … | head`): nothing is wrong.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|e| e.downcast_ref::<io::Error>())
+        .any(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// The chain of causes on one line, each cause once.
+fn one_paragraph(error: &anyhow::Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        let text = cause.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        if !parts.iter().any(|p| p.contains(&text)) {
+            parts.push(text);
+        }
+    }
+    parts.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let e = anyhow::Error::new(InputError::new("s.yaml", "broken")).context("s.yaml: broken");
+        assert_eq!(one_paragraph(&e), "s.yaml: broken");
+        assert!(e.downcast_ref::<InputError>().is_some());
+    }
 }

@@ -1,1 +1,22 @@
-//! scenario
+//! What the user wrote, resolved into a plan: every value known, checked, and with its source.
+//!
+//! `schema` is the file as written; `overrides` puts `--set` values into it; `engine`, `work` and `resolve`
+//! fill and check its sections; `plan` holds the outcome.
+
+mod check;
+mod engine;
+pub mod fit;
+pub mod overrides;
+pub mod plan;
+pub mod provenance;
+pub mod quantity;
+pub mod resolve;
+pub mod schema;
+mod trace_check;
+mod work;
+
+pub use overrides::Override;
+pub use plan::{Plan, Resolved, StepTimeSource};
+pub use provenance::Source;
+pub use resolve::{Axis, Measurement, SloTargets};
+pub use schema::Scenario;

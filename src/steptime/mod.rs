@@ -4,11 +4,13 @@ pub mod batch;
 pub mod fit_file;
 pub mod fitted;
 pub mod hull;
+pub mod linear;
 
 pub use batch::BatchShape;
 pub use fit_file::Fit;
 pub use fitted::FittedStepTime;
 pub use hull::Hull;
+pub use linear::LinearStepTime;
 
 use crate::units::SimDuration;
 

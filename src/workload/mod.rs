@@ -1,3 +1,7 @@
 //! What is asked of the system: traces, arrival processes, lengths, prefixes, and their file formats.
 
+pub mod arrival;
+pub mod formats;
+pub mod lengths;
+pub mod synth;
 pub mod trace;

@@ -1,6 +1,8 @@
 //! End-to-end tests; one binary, one module a subject.
 
+mod bad_input;
 mod conform;
 mod queueing;
+mod scenario;
 mod shared;
 mod world;

@@ -1,0 +1,79 @@
+//! `kneeboard schema [NAME]`: the JSON Schemas of the file formats. The files in `schema/` are its output.
+
+use clap::Args;
+use schemars::{Schema, schema_for};
+
+use super::{Outcome, print};
+use crate::input::InputError;
+use crate::profile::{Accelerator, Model};
+use crate::scenario::Scenario;
+
+/// Which schema.
+#[derive(Debug, Args)]
+pub struct SchemaArgs {
+    /// Name of a schema; without it, they are listed.
+    name: Option<String>,
+}
+
+/// One published schema.
+#[derive(Debug, Clone, Copy)]
+pub struct SchemaEntry {
+    /// Name on the command line; the file is `schema/NAME.json`.
+    pub name: &'static str,
+    /// What it describes.
+    pub about: &'static str,
+    /// Builds it.
+    pub schema: fn() -> Schema,
+}
+
+/// Every published schema. A new file format adds its line here.
+pub fn schemas() -> Vec<SchemaEntry> {
+    vec![
+        SchemaEntry {
+            name: "scenario",
+            about: "scenario file",
+            schema: || schema_for!(Scenario),
+        },
+        SchemaEntry {
+            name: "accelerator",
+            about: "accelerator profile (profiles/accelerators)",
+            schema: || schema_for!(Accelerator),
+        },
+        SchemaEntry {
+            name: "model",
+            about: "model profile (profiles/models)",
+            schema: || schema_for!(Model),
+        },
+    ]
+}
+
+impl SchemaEntry {
+    /// The schema as the text of its file.
+    ///
+    /// # Errors
+    /// Those of the JSON writer.
+    pub fn text(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(&(self.schema)()).map(|text| text + "\n")
+    }
+}
+
+/// Lists or prints.
+pub fn run(args: &SchemaArgs) -> anyhow::Result<Outcome> {
+    let all = schemas();
+    let Some(name) = &args.name else {
+        let list: String = all
+            .iter()
+            .map(|s| format!("{:<12} {}\n", s.name, s.about))
+            .collect();
+        print(&list)?;
+        return Ok(Outcome::Done);
+    };
+    let found = all.iter().find(|s| s.name == name).ok_or_else(|| {
+        let names = || all.iter().map(|s| s.name);
+        InputError::new("schema", format!("unknown name '{name}'"))
+            .allowed(format!("known: {}", names().collect::<Vec<_>>().join(", ")))
+            .nearest_of(name, names())
+    })?;
+    print(&found.text()?)?;
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,13 @@
+//! Standard output, without the panic of `println!` when its reader has gone.
+
+use std::io::{self, Write};
+
+/// Writes text to stdout.
+///
+/// # Errors
+/// The writer's; a broken pipe ends the program quietly.
+pub fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}

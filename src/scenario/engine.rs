@@ -1,0 +1,379 @@
+//! `system`: profiles, vLLM's defaults (rules S80 to S83), block count.
+
+use std::path::Path;
+
+use super::check::Blame;
+use super::provenance::{Provenance, Source};
+use super::quantity::Finite;
+use super::schema::{Engine, EngineKind, Scenario};
+use crate::engine::vllm::version::VERSIONS;
+use crate::engine::vllm::{Behaviour, Policy, VllmConfig};
+use crate::input::InputError;
+use crate::kv::sizing::{self, MemoryLedger, SizingKnobs};
+use crate::profile::{Accelerator, Model, Platform, catalog};
+
+/// The resolved engine.
+#[derive(Debug, Clone)]
+pub struct ResolvedEngine {
+    /// Its configuration.
+    pub config: VllmConfig,
+    /// Where the memory goes, when the block count was derived.
+    pub ledger: Option<MemoryLedger>,
+    /// The model, if one is named.
+    pub model: Option<Model>,
+    /// The accelerator, if one is named.
+    pub accelerator: Option<Accelerator>,
+}
+
+/// Fills `system` and derives the engine's configuration.
+///
+/// # Errors
+/// [`InputError`] for an unknown profile or version, a knob outside its range or unknown to the version, a
+/// model that does not fit.
+pub fn resolve(
+    scenario: &mut Scenario,
+    provenance: &mut Provenance,
+    origin: &str,
+    base: &Path,
+) -> Result<ResolvedEngine, InputError> {
+    let system = &mut scenario.system;
+    let find = |path: &str, e: InputError, p: &Provenance| {
+        let place = match &e.place {
+            Some(inner) => format!("{path}: {} {inner}", e.origin),
+            None => path.to_owned(),
+        };
+        InputError {
+            origin: p.set_by(path).unwrap_or(origin).to_owned(),
+            place: Some(place),
+            ..e
+        }
+    };
+    let accelerator = match &system.accelerator {
+        Some(name) => {
+            Some(catalog::accelerator(name, base).map_err(|e| find("system.accelerator", e, provenance))?)
+        }
+        None => None,
+    };
+    let model = match &system.model {
+        Some(name) => Some(catalog::model(name, base).map_err(|e| find("system.model", e, provenance))?),
+        None => None,
+    };
+    for (path, slot) in [
+        ("system.parallel.tp", &mut system.parallel.tp),
+        ("system.parallel.pp", &mut system.parallel.pp),
+        ("system.parallel.dp", &mut system.parallel.dp),
+        ("system.parallel.ep", &mut system.parallel.ep),
+    ] {
+        let ranks = provenance.fill(path, slot, Source::Default, 1);
+        let blame = Blame { origin, provenance };
+        blame.at_least_one(path, Some(ranks))?;
+        if ranks > 1 && !path.ends_with("tp") {
+            return Err(blame.error(
+                path,
+                format!("found {ranks}, which is not modelled yet"),
+                "allowed: 1; replicas are given under cluster.pools",
+            ));
+        }
+    }
+    let tp = system.parallel.tp.unwrap_or(1);
+    let behaviour = version(&mut system.engine, provenance, origin)?;
+    check_ranges(&system.engine, behaviour, &Blame { origin, provenance })?;
+    fill_defaults(
+        &mut system.engine,
+        behaviour,
+        provenance,
+        model.as_ref(),
+        accelerator.as_ref(),
+    );
+    let e = &system.engine;
+    let blame = Blame { origin, provenance };
+    let Some(max_model_len) = e.max_model_len else {
+        return Err(blame.error(
+            "system.engine.max_model_len",
+            "it is not given and no model is named",
+            "give it, or name system.model",
+        ));
+    };
+    check_relations(e, &blame)?;
+    let ledger = match e.num_gpu_blocks {
+        Some(_) => None,
+        None => {
+            let ledger = derive_blocks(e, tp, model.as_ref(), accelerator.as_ref(), &blame)?;
+            check_start(&ledger, e, max_model_len, &blame)?;
+            Some(ledger)
+        }
+    };
+    if let Some(ledger) = ledger {
+        let derived = Source::Derived("memory ledger".to_owned());
+        let slot = &mut system.engine.num_gpu_blocks;
+        provenance.fill(
+            "system.engine.num_gpu_blocks",
+            slot,
+            derived,
+            ledger.num_gpu_blocks,
+        );
+    }
+    let config = config(&system.engine, behaviour);
+    Ok(ResolvedEngine {
+        config,
+        ledger,
+        model,
+        accelerator,
+    })
+}
+
+fn version(
+    engine: &mut Engine,
+    provenance: &mut Provenance,
+    origin: &str,
+) -> Result<&'static Behaviour, InputError> {
+    const PATH: &str = "system.engine.version";
+    provenance.fill(
+        "system.engine.kind",
+        &mut engine.kind,
+        Source::Default,
+        EngineKind::Vllm,
+    );
+    let newest = VERSIONS[VERSIONS.len() - 1].version.to_owned();
+    let version = provenance.fill(PATH, &mut engine.version, Source::Default, newest);
+    Behaviour::of(&version).map_err(|_| {
+        let known = || VERSIONS.iter().map(|b| b.version);
+        let list = known().collect::<Vec<_>>().join(", ");
+        Blame { origin, provenance }
+            .error(
+                PATH,
+                format!("vLLM '{version}' has no behaviour set"),
+                format!("known: {list}"),
+            )
+            .nearest_of(&version, known())
+    })
+}
+
+/// Ranges of single knobs, and knobs that the version does not have.
+fn check_ranges(e: &Engine, behaviour: &Behaviour, blame: &Blame<'_>) -> Result<(), InputError> {
+    for (name, value) in [
+        ("max_num_seqs", e.max_num_seqs),
+        ("max_num_batched_tokens", e.max_num_batched_tokens),
+        ("max_num_scheduled_tokens", e.max_num_scheduled_tokens),
+        ("max_num_active_seqs", e.max_num_active_seqs),
+        ("max_model_len", e.max_model_len),
+        ("block_size", e.block_size),
+    ] {
+        blame.at_least_one(&format!("system.engine.{name}"), value)?;
+    }
+    blame.share("system.engine.watermark", e.watermark)?;
+    blame.share("system.engine.gpu_memory_utilization", e.gpu_memory_utilization)?;
+    blame.positive("system.engine.gpu_memory_utilization", e.gpu_memory_utilization)?;
+    if e.num_gpu_blocks.is_some_and(|n| n < 2) {
+        return Err(blame.error(
+            "system.engine.num_gpu_blocks",
+            format!(
+                "no KV block is left: {} blocks, of which one is the null block",
+                e.num_gpu_blocks.unwrap_or(0)
+            ),
+            "allowed: a whole number from 2",
+        ));
+    }
+    if e.num_speculative_tokens.is_some_and(|k| k > u32::from(u8::MAX)) {
+        return Err(blame.error(
+            "system.engine.num_speculative_tokens",
+            "more than 255 drafts",
+            "allowed: 0 to 255",
+        ));
+    }
+    let lacks = format!("vLLM {} does not have it: leave it out", behaviour.version);
+    if !behaviour.has_max_num_active_seqs {
+        blame.absent(
+            "system.engine.max_num_active_seqs",
+            e.max_num_active_seqs.as_ref(),
+            &lacks,
+        )?;
+    }
+    if !behaviour.has_watermark {
+        blame.absent("system.engine.watermark", e.watermark.as_ref(), &lacks)?;
+    }
+    if !behaviour.has_full_prompt_gate {
+        blame.absent(
+            "system.engine.scheduler_reserve_full_isl",
+            e.scheduler_reserve_full_isl.as_ref(),
+            &lacks,
+        )?;
+    }
+    Ok(())
+}
+
+/// vLLM's (max_num_batched_tokens, max_num_seqs) for its API server on this device (rule S80).
+fn batch_defaults(behaviour: &Behaviour, accelerator: Option<&Accelerator>) -> (u32, u32) {
+    const GIB: u64 = 1 << 30;
+    let Some(device) = accelerator else {
+        // The bare configuration class (rule S81).
+        return (2048, 128);
+    };
+    let memory = device.memory_bytes.as_ref().map_or(0, |f| f.value);
+    // The top tier came with 0.28, as did the last change of the flag below.
+    let top_tier = behaviour.pads_single_token_admission;
+    match device.platform {
+        Platform::Cpu => (2048, 128),
+        Platform::Cuda if memory >= 160 * GIB && top_tier => (16_384, 1024),
+        Platform::Cuda if memory >= 70 * GIB => (8192, 1024),
+        _ => (2048, 256),
+    }
+}
+
+fn fill_defaults(
+    e: &mut Engine,
+    behaviour: &Behaviour,
+    provenance: &mut Provenance,
+    model: Option<&Model>,
+    accelerator: Option<&Accelerator>,
+) {
+    let cpu = accelerator.is_some_and(|a| a.platform == Platform::Cpu);
+    let vllm = || {
+        let device = accelerator.map_or(String::new(), |a| format!(" on {}", a.name));
+        Source::Derived(format!("vLLM {}{device}", behaviour.version))
+    };
+    let p = |name: &str| (format!("system.engine.{name}"), vllm());
+    macro_rules! fill {
+        ($field:ident, $value:expr) => {{
+            let (path, source) = p(stringify!($field));
+            provenance.fill(&path, &mut e.$field, source, $value)
+        }};
+    }
+    if let Some(model) = model {
+        let source = Source::Derived(format!("profile {}", model.name));
+        let value = model.max_positions.value;
+        provenance.fill("system.engine.max_model_len", &mut e.max_model_len, source, value);
+    }
+    let (tokens, seqs) = batch_defaults(behaviour, accelerator);
+    let chunked = fill!(enable_chunked_prefill, true);
+    // Without chunking the budget must hold a longest prompt (rule S81).
+    let longest = if chunked { 0 } else { e.max_model_len.unwrap_or(0) };
+    let budget = fill!(max_num_batched_tokens, tokens.max(longest));
+    fill!(max_num_seqs, seqs.min(budget));
+    fill!(block_size, if cpu { 128 } else { 16 });
+    fill!(enable_prefix_caching, true);
+    fill!(long_prefill_token_threshold, 0);
+    fill!(scheduling_policy, Policy::Fcfs);
+    fill!(async_scheduling, behaviour.async_by_default && !cpu);
+    fill!(num_speculative_tokens, 0);
+    fill!(num_lookahead_tokens, 0);
+    if behaviour.has_full_prompt_gate {
+        fill!(scheduler_reserve_full_isl, true);
+    }
+    if behaviour.has_watermark {
+        fill!(watermark, Finite(0.0));
+    }
+    if e.num_gpu_blocks.is_none() {
+        fill!(gpu_memory_utilization, Finite(behaviour.gpu_memory_utilization));
+    }
+}
+
+/// Knobs that bound each other.
+fn check_relations(e: &Engine, blame: &Blame<'_>) -> Result<(), InputError> {
+    let (seqs, budget) = (e.max_num_seqs.unwrap_or(1), e.max_num_batched_tokens.unwrap_or(1));
+    if seqs > budget {
+        return Err(blame.error(
+            "system.engine.max_num_seqs",
+            format!("{seqs} is above max_num_batched_tokens {budget}, which vLLM refuses"),
+            "every running request needs at least one token of the budget",
+        ));
+    }
+    if e.max_num_active_seqs.is_some_and(|n| n > seqs) {
+        return Err(blame.error(
+            "system.engine.max_num_active_seqs",
+            format!("found more than max_num_seqs {seqs}"),
+            format!("allowed: 1 to {seqs}"),
+        ));
+    }
+    if e.max_num_scheduled_tokens.is_some_and(|n| n > budget) {
+        return Err(blame.error(
+            "system.engine.max_num_scheduled_tokens",
+            format!("found more than max_num_batched_tokens {budget}"),
+            format!("allowed: 1 to {budget}"),
+        ));
+    }
+    Ok(())
+}
+
+fn derive_blocks(
+    e: &Engine,
+    tp: u32,
+    model: Option<&Model>,
+    accelerator: Option<&Accelerator>,
+    blame: &Blame<'_>,
+) -> Result<MemoryLedger, InputError> {
+    const PATH: &str = "system.engine.num_gpu_blocks";
+    const MEND: &str = "give num_gpu_blocks, as the server's log prints it, or name both system.model and \
+                        system.accelerator";
+    let (Some(model), Some(accelerator)) = (model, accelerator) else {
+        return Err(blame.error(PATH, "it is not given and cannot be derived", MEND));
+    };
+    if !model.heads.value.is_multiple_of(tp) {
+        return Err(blame.error(
+            "system.parallel.tp",
+            format!(
+                "{} heads of {} cannot be split over {tp} ranks",
+                model.heads.value, model.name
+            ),
+            "the number of heads must be a multiple of tp",
+        ));
+    }
+    let knobs = SizingKnobs {
+        gpu_memory_utilization: e.gpu_memory_utilization.map_or(0.9, |f| f.0),
+        tp,
+        block_size: e.block_size.unwrap_or(16),
+        runtime_reserve_bytes: e.runtime_reserve.map(|s| s.bytes),
+    };
+    sizing::ledger(accelerator, model, knobs).map_err(|error| {
+        let mend = match error {
+            sizing::SizingError::Unknown(..) => MEND,
+            _ => "use more memory, a larger system.parallel.tp, or a smaller model",
+        };
+        blame.error(PATH, error.to_string(), mend)
+    })
+}
+
+/// vLLM refuses to start when one request of the greatest length does not fit (rule K7).
+fn check_start(
+    ledger: &MemoryLedger,
+    e: &Engine,
+    max_model_len: u32,
+    blame: &Blame<'_>,
+) -> Result<(), InputError> {
+    let needed = max_model_len.div_ceil(e.block_size.unwrap_or(16));
+    let usable = ledger.num_gpu_blocks - 1;
+    if needed <= usable {
+        return Ok(());
+    }
+    Err(blame.error(
+        "system.engine.max_model_len",
+        format!("one request of {max_model_len} tokens needs {needed} KV blocks, but {usable} fit: {ledger}"),
+        "lower max_model_len: vLLM would not start",
+    ))
+}
+
+fn config(e: &Engine, behaviour: &'static Behaviour) -> VllmConfig {
+    let base = VllmConfig::new(behaviour);
+    VllmConfig {
+        behaviour,
+        max_num_seqs: e.max_num_seqs.unwrap_or(base.max_num_seqs),
+        max_num_batched_tokens: e.max_num_batched_tokens.unwrap_or(base.max_num_batched_tokens),
+        max_num_scheduled_tokens: e.max_num_scheduled_tokens,
+        max_num_active_seqs: e.max_num_active_seqs,
+        max_model_len: e.max_model_len.unwrap_or(base.max_model_len),
+        block_size: e.block_size.unwrap_or(base.block_size),
+        num_gpu_blocks: e.num_gpu_blocks.unwrap_or(base.num_gpu_blocks),
+        enable_prefix_caching: e.enable_prefix_caching.unwrap_or(base.enable_prefix_caching),
+        enable_chunked_prefill: e.enable_chunked_prefill.unwrap_or(base.enable_chunked_prefill),
+        long_prefill_token_threshold: e.long_prefill_token_threshold.unwrap_or(0),
+        policy: e.scheduling_policy.unwrap_or_default(),
+        async_scheduling: e.async_scheduling.unwrap_or(base.async_scheduling),
+        scheduler_reserve_full_isl: e
+            .scheduler_reserve_full_isl
+            .unwrap_or(behaviour.has_full_prompt_gate),
+        watermark: e.watermark.map_or(0.0, |f| f.0),
+        num_speculative_tokens: e.num_speculative_tokens.unwrap_or(0),
+        num_lookahead_tokens: e.num_lookahead_tokens.unwrap_or(0),
+        draft_slots: 0,
+    }
+}

@@ -1,0 +1,387 @@
+//! The plan: a scenario with everything resolved and checked, ready to run.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::check::Blame;
+use super::engine::{self, ResolvedEngine};
+use super::overrides::Override;
+use super::provenance::{Provenance, Source, leaves};
+use super::quantity::Cost;
+use super::resolve::{self, Axis, Measurement, SloTargets};
+use super::schema::{Scenario, StepTimeCosts};
+use super::work::{self, Files, WorkSource};
+use super::{fit, trace_check};
+use crate::input::{self, InputError};
+use crate::kv::sizing::MemoryLedger;
+use crate::sim::{HostTimes, LoadModel, WorldConfig};
+use crate::steptime::{LinearStepTime, StepTime};
+use crate::workload::synth;
+use crate::workload::trace::Trace;
+use crate::yaml;
+
+/// Where step times come from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StepTimeSource {
+    /// Coefficients stated in the scenario.
+    Linear(LinearStepTime),
+    /// A fit, by its file.
+    Fit(PathBuf),
+}
+
+/// A resolved and checked scenario.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    origin: String,
+    base: PathBuf,
+    explicit: Value,
+    overrides: Vec<Override>,
+    provenance: Provenance,
+    files: Files,
+    work: WorkSource,
+    engine: ResolvedEngine,
+    replicas: u32,
+    load: LoadModel,
+    axes: Vec<Axis>,
+    /// The scenario with every value filled in.
+    pub scenario: Scenario,
+    /// The objective.
+    pub slo: SloTargets,
+    /// Periods, seed, repeats.
+    pub measure: Measurement,
+    /// Where step times come from.
+    pub step_time_source: StepTimeSource,
+}
+
+/// One line of the resolved scenario.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resolved {
+    /// Dotted path.
+    pub path: String,
+    /// Its value.
+    pub value: Value,
+    /// Where it came from.
+    pub source: Source,
+}
+
+impl Plan {
+    /// Reads a scenario file and resolves it.
+    ///
+    /// # Errors
+    /// [`InputError`] for whatever is wrong in the file, its overrides, or the files it names.
+    pub fn load(path: &Path, overrides: &[Override]) -> Result<Self, InputError> {
+        let base = path.parent().unwrap_or(Path::new(""));
+        let text = input::read_text(path)?;
+        Self::from_text(&text, &path.display().to_string(), base, overrides)
+    }
+
+    /// Resolves a scenario's text. `base` is the folder that its paths start from.
+    ///
+    /// # Errors
+    /// As [`Plan::load`].
+    pub fn from_text(
+        text: &str,
+        origin: &str,
+        base: &Path,
+        overrides: &[Override],
+    ) -> Result<Self, InputError> {
+        let written: Scenario = yaml::parse(text, origin)?;
+        let explicit = tree(&written, origin)?;
+        Self::build(origin, base, explicit, overrides.to_vec(), Files::default())
+    }
+
+    /// The same scenario with further overrides, later ones winning: a point of a sweep, a load of a search.
+    ///
+    /// # Errors
+    /// As [`Plan::load`].
+    pub fn with(&self, overrides: &[Override]) -> Result<Self, InputError> {
+        let mut all = self.overrides.clone();
+        all.extend_from_slice(overrides);
+        Self::build(
+            &self.origin,
+            &self.base,
+            self.explicit.clone(),
+            all,
+            self.files.clone(),
+        )
+    }
+
+    fn build(
+        origin: &str,
+        base: &Path,
+        explicit: Value,
+        overrides: Vec<Override>,
+        mut files: Files,
+    ) -> Result<Self, InputError> {
+        let mut set = explicit.clone();
+        for o in &overrides {
+            o.apply(&mut set)?;
+        }
+        let mut provenance = Provenance::new(&overrides);
+        let mut scenario = typed(set.clone(), origin).map_err(|e| blame_override(e, &provenance))?;
+        resolve::check_head(
+            &scenario,
+            &Blame {
+                origin,
+                provenance: &provenance,
+            },
+        )?;
+        let engine = engine::resolve(&mut scenario, &mut provenance, origin, base)?;
+        let replicas = resolve::cluster(&mut scenario, &mut provenance, origin)?;
+        let load = work::resolve_load(&mut scenario, &mut provenance, origin)?;
+        let slo = resolve::slo(&mut scenario, &mut provenance, origin)?;
+        let measure = resolve::measure(&mut scenario, &mut provenance, origin)?;
+        let work = work::resolve_workload(&mut scenario, &mut provenance, origin, base, &mut files)?;
+        let blame = Blame {
+            origin,
+            provenance: &provenance,
+        };
+        let axes = resolve::sweep(&scenario, &set, &blame)?;
+        let step_time_source = step_time_source(&scenario, base, &blame)?;
+        Ok(Self {
+            origin: origin.to_owned(),
+            base: base.to_owned(),
+            explicit,
+            overrides,
+            provenance,
+            files,
+            work,
+            engine,
+            replicas,
+            load,
+            axes,
+            scenario,
+            slo,
+            measure,
+            step_time_source,
+        })
+    }
+
+    /// Everything a run needs but the trace and the step-time model. Host times come with a fit: set them
+    /// from [`Plan::step_time_source`] where it has some.
+    pub fn world(&self) -> WorldConfig {
+        WorldConfig {
+            engine: self.engine.config.clone(),
+            replicas: self.replicas,
+            load: self.load,
+            host: HostTimes::default(),
+            stall: None,
+            deadline: self.measure.deadline,
+        }
+    }
+
+    /// The requests of one replication, sampled or replayed, each checked to be one that the engine can
+    /// serve.
+    ///
+    /// # Errors
+    /// [`InputError`] naming the row that can never be served, or what is wrong with the whole.
+    pub fn trace(&self, replication: u64) -> Result<Trace, InputError> {
+        let blame = Blame {
+            origin: &self.origin,
+            provenance: &self.provenance,
+        };
+        let trace = match &self.work {
+            WorkSource::Replay {
+                path,
+                trace,
+                time_scale,
+            } => {
+                let trace = trace_check::scaled(trace, *time_scale, &blame)?;
+                trace_check::rows(&trace, &self.engine.config, &path.display().to_string())?;
+                trace
+            }
+            WorkSource::Draw(spec) => {
+                let trace = synth::synthesize(spec, self.measure.seed, replication).map_err(|e| {
+                    blame.error("workload.synthetic", e.to_string(), "change the law or the load")
+                })?;
+                trace_check::rows(
+                    &trace,
+                    &self.engine.config,
+                    &format!("{}, workload.synthetic", self.origin),
+                )?;
+                trace
+            }
+        };
+        trace_check::whole(&trace, self.load, &self.measure, &blame)?;
+        Ok(trace)
+    }
+
+    /// The step-time model.
+    ///
+    /// # Errors
+    /// [`InputError`] when the fit cannot be read.
+    pub fn step_time(&self) -> Result<Arc<dyn StepTime>, InputError> {
+        match &self.step_time_source {
+            StepTimeSource::Linear(model) => Ok(Arc::new(*model)),
+            StepTimeSource::Fit(path) => fit::load(path),
+        }
+    }
+
+    /// The axes of the sweep, in the order of the file.
+    pub fn axes(&self) -> &[Axis] {
+        &self.axes
+    }
+
+    /// Lowest and highest rate of the capacity search, if one is asked for.
+    pub fn capacity_rates(&self) -> Option<(f64, f64)> {
+        let search = self.scenario.sweep.search.capacity.as_ref()?;
+        Some((search.rate[0].0, search.rate[1].0))
+    }
+
+    /// Where the memory of a device goes, when the block count was derived from it.
+    pub fn memory(&self) -> Option<&MemoryLedger> {
+        self.engine.ledger.as_ref()
+    }
+
+    /// Every replication is the same, because nothing is drawn.
+    pub fn is_replay(&self) -> bool {
+        matches!(self.work, WorkSource::Replay { .. })
+    }
+
+    /// The file or name the scenario came from.
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// What results must say about their own limits.
+    pub fn limitations(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        if let WorkSource::Draw(synth::SynthSpec {
+            lengths: synth::LengthSource::Independent { .. },
+            ..
+        }) = &self.work
+        {
+            out.push("prompt and output lengths are drawn independently of each other".to_owned());
+        }
+        if let Some(ledger) = self.memory() {
+            out.push(format!(
+                "the number of KV blocks is derived, not measured: {ledger}"
+            ));
+        }
+        for (kind, name, rows) in [
+            (
+                "model",
+                self.engine.model.as_ref().map(|m| &m.name),
+                self.engine.model.as_ref().map(|m| m.figures()),
+            ),
+            (
+                "accelerator",
+                self.engine.accelerator.as_ref().map(|a| &a.name),
+                self.engine.accelerator.as_ref().map(|a| a.figures()),
+            ),
+        ] {
+            let doubtful: Vec<_> = rows
+                .iter()
+                .flatten()
+                .filter(|r| r.doubt.is_some())
+                .map(|r| r.name)
+                .collect();
+            if let (Some(name), false) = (name, doubtful.is_empty()) {
+                out.push(format!(
+                    "doubtful figures in {kind} profile {name}: {}",
+                    doubtful.join(", ")
+                ));
+            }
+        }
+        out
+    }
+
+    /// Every resolved value with its source, in the order of the schema.
+    ///
+    /// # Errors
+    /// [`InputError`] if a value cannot be written, which the checks before exclude.
+    pub fn resolved(&self) -> Result<Vec<Resolved>, InputError> {
+        let root = tree(&self.scenario, &self.origin)?;
+        Ok(leaves(&root)
+            .into_iter()
+            .map(|(path, value)| Resolved {
+                source: self.provenance.of(&path),
+                value: value.clone(),
+                path,
+            })
+            .collect())
+    }
+
+    /// The resolved scenario as a tree; as YAML or JSON it is a scenario again.
+    ///
+    /// # Errors
+    /// As [`Plan::resolved`].
+    pub fn resolved_tree(&self) -> Result<Value, InputError> {
+        tree(&self.scenario, &self.origin)
+    }
+}
+
+/// A tree as a scenario; unknown keys are refused.
+pub(super) fn typed(tree: Value, origin: &str) -> Result<Scenario, InputError> {
+    yaml::from_value(tree, origin)
+}
+
+/// The tree of what is given, without the absent values.
+fn tree(scenario: &Scenario, origin: &str) -> Result<Value, InputError> {
+    let mut value = serde_json::to_value(scenario).map_err(|e| InputError::new(origin, e.to_string()))?;
+    prune(&mut value);
+    Ok(value)
+}
+
+fn prune(value: &mut Value) {
+    if let Value::Object(map) = value {
+        map.retain(|_, v| !v.is_null());
+        map.values_mut().for_each(prune);
+    }
+}
+
+/// An error in a tree after overrides is the fault of the override that covers its place.
+fn blame_override(mut error: InputError, provenance: &Provenance) -> InputError {
+    let place = error.place.clone().unwrap_or_default();
+    if let Some(origin) = provenance.set_by(&place).or_else(|| provenance.any_under(&place)) {
+        error.origin = origin.to_owned();
+    }
+    error
+}
+
+fn step_time_source(
+    scenario: &Scenario,
+    base: &Path,
+    blame: &Blame<'_>,
+) -> Result<StepTimeSource, InputError> {
+    const PATH: &str = "system.step_time";
+    match (&scenario.system.fit, &scenario.system.step_time) {
+        (Some(_), Some(_)) => Err(blame.error(
+            PATH,
+            "both system.fit and system.step_time are given",
+            "keep one of the two",
+        )),
+        (None, None) => Err(blame.error(
+            PATH,
+            "there is no step-time model",
+            "name a fit under system.fit, or state costs under system.step_time",
+        )),
+        (Some(fit), None) => Ok(StepTimeSource::Fit(fit::locate(fit, base))),
+        (None, Some(costs)) => {
+            let model = linear(costs);
+            if model == LinearStepTime::default() {
+                return Err(blame.error(
+                    PATH,
+                    "all costs are 0: time would stand still",
+                    "give a cost above 0",
+                ));
+            }
+            Ok(StepTimeSource::Linear(model))
+        }
+    }
+}
+
+fn linear(costs: &StepTimeCosts) -> LinearStepTime {
+    let ps = |cost: Option<Cost>| cost.map_or(0, |c| c.picos);
+    LinearStepTime {
+        step_ps: costs.step.picos,
+        any_prefill_ps: ps(costs.any_prefill),
+        prefill_row_ps: ps(costs.prefill_row),
+        prefill_token_ps: ps(costs.prefill_token),
+        prefill_context_token_ps: ps(costs.prefill_context_token),
+        decode_row_ps: ps(costs.decode_row),
+        decode_context_token_ps: ps(costs.decode_context_token),
+    }
+}

@@ -1,0 +1,289 @@
+//! The sections that are neither system nor workload: cluster, SLO, measure, sweep.
+
+use serde_json::Value;
+
+use super::check::Blame;
+use super::overrides::Override;
+use super::provenance::{Provenance, Source};
+use super::quantity::{Finite, Span};
+use super::schema::{LoadKind, Pool, Role, RouterPolicy, Scenario};
+use crate::input::InputError;
+use crate::units::{SimDuration, SimTime};
+
+/// The objective, resolved. A target that is `None` is not asked for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SloTargets {
+    /// Time to first token.
+    pub ttft: Option<SimDuration>,
+    /// Gap between tokens.
+    pub itl: Option<SimDuration>,
+    /// Share of a request's gaps that must be within `itl`; `None` judges its mean gap.
+    pub itl_quantile: Option<f64>,
+    /// Mean time per output token after the first.
+    pub tpot: Option<SimDuration>,
+    /// Arrival to last token.
+    pub e2e: Option<SimDuration>,
+    /// Share of offered requests that must meet the targets.
+    pub attainment: f64,
+    /// Share of offered requests that may fail.
+    pub errors: f64,
+}
+
+/// Periods, seed and repeats, resolved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Measurement {
+    /// Requests that arrive before this are not counted.
+    pub warmup: SimDuration,
+    /// Length of the counted period; `None` = everything after the warm-up.
+    pub window: Option<SimDuration>,
+    /// The run is cut off here.
+    pub deadline: Option<SimTime>,
+    /// Master seed.
+    pub seed: u64,
+    /// Runs with different draws.
+    pub repeats: u32,
+}
+
+/// One axis of a sweep.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Axis {
+    /// Scenario path.
+    pub path: String,
+    /// Values it takes, in the order given.
+    pub values: Vec<Value>,
+}
+
+/// The format version and what is not modelled yet.
+///
+/// # Errors
+/// [`InputError`].
+pub fn check_head(scenario: &Scenario, blame: &Blame<'_>) -> Result<(), InputError> {
+    if scenario.kneeboard != 1 {
+        return Err(blame.error(
+            "kneeboard",
+            format!("found format version {}", scenario.kneeboard),
+            "allowed: 1",
+        ));
+    }
+    if !scenario.faults.is_empty() {
+        return Err(blame.error(
+            "faults",
+            "failures are not modelled yet",
+            "allowed: an empty list",
+        ));
+    }
+    Ok(())
+}
+
+/// Fills `cluster`; the number of replicas.
+///
+/// # Errors
+/// [`InputError`] for no pool, several, or an empty one.
+pub fn cluster(
+    scenario: &mut Scenario,
+    provenance: &mut Provenance,
+    origin: &str,
+) -> Result<u32, InputError> {
+    const PATH: &str = "cluster.pools";
+    let cluster = &mut scenario.cluster;
+    let one = vec![Pool {
+        role: Role::Unified,
+        groups: 1,
+    }];
+    let pools = provenance.fill(PATH, &mut cluster.pools, Source::Default, one);
+    provenance.fill(
+        "cluster.router.policy",
+        &mut cluster.router.policy,
+        Source::Default,
+        RouterPolicy::RoundRobin,
+    );
+    let blame = Blame { origin, provenance };
+    let [pool] = pools.as_slice() else {
+        return Err(blame.error(
+            PATH,
+            format!("found {} pools", pools.len()),
+            "one pool is modelled so far",
+        ));
+    };
+    blame.at_least_one("cluster.pools.0.groups", Some(pool.groups))?;
+    if pool.groups > MAX_REPLICAS {
+        return Err(blame.error(
+            "cluster.pools.0.groups",
+            format!("found {} replicas", pool.groups),
+            format!("allowed: 1 to {MAX_REPLICAS}"),
+        ));
+    }
+    Ok(pool.groups)
+}
+
+/// Bounds the memory of a mistyped number.
+const MAX_REPLICAS: u32 = 100_000;
+
+/// Fills and checks `slo`.
+///
+/// # Errors
+/// [`InputError`] for targets of 0 and shares outside 0 to 1.
+pub fn slo(
+    scenario: &mut Scenario,
+    provenance: &mut Provenance,
+    origin: &str,
+) -> Result<SloTargets, InputError> {
+    let slo = &mut scenario.slo;
+    let asked = slo.ttft.is_some() || slo.itl.is_some() || slo.tpot.is_some() || slo.e2e.is_some();
+    let attainment = provenance.fill(
+        "slo.attainment",
+        &mut slo.attainment,
+        Source::Default,
+        Finite(0.99),
+    );
+    let errors = provenance.fill("slo.errors", &mut slo.errors, Source::Default, Finite(0.0));
+    let blame = Blame { origin, provenance };
+    blame.share("slo.attainment", Some(attainment))?;
+    blame.positive("slo.attainment", Some(attainment))?;
+    blame.share("slo.errors", Some(errors))?;
+    blame.share("slo.itl_quantile", slo.itl_quantile)?;
+    blame.positive("slo.itl_quantile", slo.itl_quantile)?;
+    if slo.itl.is_none() {
+        blame.absent(
+            "slo.itl_quantile",
+            slo.itl_quantile.as_ref(),
+            "it belongs to slo.itl: give that too",
+        )?;
+    }
+    let target = |path: &str, span: Option<Span>| match span {
+        Some(Span(SimDuration::ZERO)) => Err(blame.error(
+            path,
+            "found a target of 0",
+            "allowed: a duration above 0; leave it out for no target",
+        )),
+        other => Ok(other.map(|s| s.0)),
+    };
+    let targets = SloTargets {
+        ttft: target("slo.ttft", slo.ttft)?,
+        itl: target("slo.itl", slo.itl)?,
+        itl_quantile: slo.itl_quantile.map(|q| q.0),
+        tpot: target("slo.tpot", slo.tpot)?,
+        e2e: target("slo.e2e", slo.e2e)?,
+        attainment: attainment.0,
+        errors: errors.0,
+    };
+    if scenario.load.model == LoadKind::Offline && asked {
+        return Err(blame.error(
+            "slo",
+            "an offline load has no latency objective",
+            "leave ttft, itl, tpot, e2e out",
+        ));
+    }
+    Ok(targets)
+}
+
+/// Fills and checks `measure`.
+///
+/// # Errors
+/// [`InputError`] for no repeats, an empty window, or a warm-up that a deadline cuts off.
+pub fn measure(
+    scenario: &mut Scenario,
+    provenance: &mut Provenance,
+    origin: &str,
+) -> Result<Measurement, InputError> {
+    let m = &mut scenario.measure;
+    let zero = Span(SimDuration::ZERO);
+    let warmup = provenance
+        .fill("measure.warmup", &mut m.warmup, Source::Default, zero)
+        .0;
+    let seed = provenance.fill("measure.seed", &mut m.seed, Source::Default, 0);
+    let repeats = provenance.fill("measure.repeats", &mut m.repeats, Source::Default, 1);
+    let blame = Blame { origin, provenance };
+    blame.at_least_one("measure.repeats", Some(repeats))?;
+    if m.window == Some(zero) {
+        return Err(blame.error(
+            "measure.window",
+            "found an empty window",
+            "allowed: a duration above 0",
+        ));
+    }
+    if m.deadline.is_some_and(|d| d.0 <= warmup) {
+        return Err(blame.error(
+            "measure.warmup",
+            format!(
+                "the warm-up ({}) is not over when the run is cut off",
+                Span(warmup)
+            ),
+            "measure.deadline must come after it",
+        ));
+    }
+    Ok(Measurement {
+        warmup,
+        window: m.window.map(|w| w.0),
+        deadline: m.deadline.map(|d| SimTime::ZERO + d.0),
+        seed,
+        repeats,
+    })
+}
+
+/// Checks `sweep`: every axis exists, every value of it is one that its key can take.
+///
+/// `explicit` is the tree that the user wrote.
+///
+/// # Errors
+/// [`InputError`] naming the axis.
+pub fn sweep(scenario: &Scenario, explicit: &Value, blame: &Blame<'_>) -> Result<Vec<Axis>, InputError> {
+    let mut axes = Vec::new();
+    for (path, values) in &scenario.sweep.axes {
+        let place = format!("sweep.axes.{path}");
+        let Some(values) = values.as_array().filter(|v| !v.is_empty()) else {
+            return Err(blame.error(
+                &place,
+                format!("found {values}"),
+                "allowed: a list of at least one value",
+            ));
+        };
+        if path.starts_with("sweep") {
+            return Err(blame.error(&place, "a sweep cannot vary itself", "name another key"));
+        }
+        for value in values {
+            let mut tree = explicit.clone();
+            let mut point = Override::new(path, value.clone());
+            point.origin = format!("{}, {place}", blame.origin);
+            point.apply(&mut tree)?;
+            super::plan::typed(tree, &point.origin)?;
+        }
+        axes.push(Axis {
+            path: path.clone(),
+            values: values.clone(),
+        });
+    }
+    check_capacity(scenario, blame)?;
+    Ok(axes)
+}
+
+fn check_capacity(scenario: &Scenario, blame: &Blame<'_>) -> Result<(), InputError> {
+    const PATH: &str = "sweep.search.capacity.rate";
+    let Some(search) = &scenario.sweep.search.capacity else {
+        return Ok(());
+    };
+    let [low, high] = search.rate;
+    if low.0 <= 0.0 || high.0 <= low.0 {
+        return Err(blame.error(
+            PATH,
+            format!("found [{}, {}]", low.0, high.0),
+            "allowed: two rates, the first above 0 and below the second",
+        ));
+    }
+    if scenario.load.model != LoadKind::OpenLoop {
+        return Err(blame.error(
+            PATH,
+            "a capacity is a rate of an open-loop load",
+            "set load.model: open-loop",
+        ));
+    }
+    let slo = &scenario.slo;
+    if slo.ttft.is_none() && slo.itl.is_none() && slo.tpot.is_none() && slo.e2e.is_none() {
+        return Err(blame.error(
+            PATH,
+            "there is no objective to meet",
+            "give at least one target under slo",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! The scenario file: what a user may write, as types. Every optional value that is left out is `None` here;
+//! `resolve` fills it.
+
+mod system;
+mod workload;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::quantity::{Finite, Span};
+pub use system::*;
+pub use workload::*;
+
+/// A scenario: one system, one workload, one load, and what is asked about them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Format version; 1.
+    pub kneeboard: u32,
+    /// Why the run is made; printed at the head of every report.
+    #[serde(default)]
+    pub question: Question,
+    /// What serves.
+    pub system: System,
+    /// How many of it, behind which router.
+    #[serde(default)]
+    pub cluster: Cluster,
+    /// What is asked of it.
+    pub workload: Workload,
+    /// How requests are offered.
+    pub load: Load,
+    /// What counts as good.
+    #[serde(default)]
+    pub slo: Slo,
+    /// Failures during the run. None are supported yet: the list must be empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<serde_json::Value>,
+    /// Seeds, warm-up, window, repeats.
+    #[serde(default)]
+    pub measure: Measure,
+    /// What `sweep` and `preflight` vary.
+    #[serde(default)]
+    pub sweep: Sweep,
+}
+
+/// The decision that the run serves.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Question {
+    /// The decision to be taken, in words.
+    pub decision: Option<String>,
+    /// What is to be made large or small, such as goodput.
+    pub objective: Option<String>,
+}
+
+/// Replicas and their router.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Cluster {
+    /// Groups of equal replicas; one pool so far.
+    pub pools: Option<Vec<Pool>>,
+    /// Who gets which request.
+    #[serde(default)]
+    pub router: Router,
+}
+
+/// Equal replicas.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Pool {
+    /// What they do.
+    pub role: Role,
+    /// How many replicas.
+    pub groups: u32,
+}
+
+/// What a pool does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Prefill and decode.
+    Unified,
+}
+
+/// The router.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Router {
+    /// How it chooses.
+    pub policy: Option<RouterPolicy>,
+}
+
+/// How a router chooses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum RouterPolicy {
+    /// One after the other.
+    RoundRobin,
+}
+
+/// Service-level objective. A target that is left out is not asked for.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Slo {
+    /// Time to first token.
+    pub ttft: Option<Span>,
+    /// Gap between tokens; a request is judged by its mean gap, unless itl_quantile says otherwise.
+    pub itl: Option<Span>,
+    /// Share of a request's gaps that must be within itl; 1 = its longest gap.
+    pub itl_quantile: Option<Finite>,
+    /// Mean time per output token after the first.
+    pub tpot: Option<Span>,
+    /// From arrival to the last token.
+    pub e2e: Option<Span>,
+    /// Share of the offered requests that must meet the targets.
+    pub attainment: Option<Finite>,
+    /// Share of the offered requests that may fail.
+    pub errors: Option<Finite>,
+}
+
+/// Seeds and periods.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Measure {
+    /// Requests that arrive before this are served but not counted.
+    pub warmup: Option<Span>,
+    /// Length of the counted period; left out, everything after the warm-up counts.
+    pub window: Option<Span>,
+    /// The run is cut off here; what is not finished by then stays unfinished.
+    pub deadline: Option<Span>,
+    /// Master seed of every random stream.
+    pub seed: Option<u64>,
+    /// Runs with different draws.
+    pub repeats: Option<u32>,
+}
+
+/// What is varied.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Sweep {
+    /// Dotted path of a scenario key to the values it takes; all combinations are run.
+    #[serde(default)]
+    pub axes: serde_json::Map<String, serde_json::Value>,
+    /// Searches in every combination.
+    #[serde(default)]
+    pub search: Search,
+}
+
+/// Searches.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Search {
+    /// The highest load that meets the SLO.
+    pub capacity: Option<CapacitySearch>,
+}
+
+/// Where a capacity is searched.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CapacitySearch {
+    /// Lowest and highest rate, requests a second.
+    pub rate: [Finite; 2],
+}

@@ -1,0 +1,115 @@
+//! `system`: model, device, engine, step time.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::engine::vllm::Policy;
+use crate::scenario::quantity::{Cost, Finite, Size};
+
+/// Model, device, engine.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct System {
+    /// Model profile: a name or a path. Needed unless block count and max_model_len are given.
+    pub model: Option<String>,
+    /// Accelerator profile: a name or a path. Decides vLLM's defaults and the block count.
+    pub accelerator: Option<String>,
+    /// The engine and its knobs, by vLLM's names.
+    #[serde(default)]
+    pub engine: Engine,
+    /// How a model is split over devices.
+    #[serde(default)]
+    pub parallel: Parallel,
+    /// A fitted step-time model: a name (calibration/fits/NAME.yaml) or a path.
+    pub fit: Option<String>,
+    /// Stated step-time coefficients, instead of a fit.
+    pub step_time: Option<StepTimeCosts>,
+}
+
+/// Engines that are modelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineKind {
+    /// vLLM, V1 scheduler.
+    Vllm,
+}
+
+/// The engine's knobs. What is left out takes the default of the named vLLM version on that accelerator.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Engine {
+    /// Which engine.
+    pub kind: Option<EngineKind>,
+    /// vLLM release whose scheduling rules apply; quote it.
+    pub version: Option<String>,
+    /// Most running requests.
+    pub max_num_seqs: Option<u32>,
+    /// Token budget of a step.
+    pub max_num_batched_tokens: Option<u32>,
+    /// Token budget of a step if it differs from max_num_batched_tokens.
+    pub max_num_scheduled_tokens: Option<u32>,
+    /// Most active requests, at most max_num_seqs (vLLM 0.32 and later).
+    pub max_num_active_seqs: Option<u32>,
+    /// Longest prompt plus output, in tokens.
+    pub max_model_len: Option<u32>,
+    /// Tokens of a KV block.
+    pub block_size: Option<u32>,
+    /// KV blocks, the null block included. Given, it replaces the derivation from memory.
+    pub num_gpu_blocks: Option<u32>,
+    /// Share of the device memory that the engine takes.
+    pub gpu_memory_utilization: Option<Finite>,
+    /// Memory beside weights and KV blocks; replaces the accelerator profile's figure.
+    pub runtime_reserve: Option<Size>,
+    /// Reuse of full KV blocks with equal content.
+    pub enable_prefix_caching: Option<bool>,
+    /// Prompts may be computed in pieces.
+    pub enable_chunked_prefill: Option<bool>,
+    /// Cap on the tokens of one request in a step; 0 = off.
+    pub long_prefill_token_threshold: Option<u32>,
+    /// Order of the waiting queue and choice of preemption victims.
+    pub scheduling_policy: Option<Policy>,
+    /// Schedule one step ahead of the device.
+    pub async_scheduling: Option<bool>,
+    /// A prompt is admitted only when all of it fits (vLLM 0.19 and later).
+    pub scheduler_reserve_full_isl: Option<bool>,
+    /// Share of the blocks kept free at admission (vLLM 0.25 and later).
+    pub watermark: Option<Finite>,
+    /// Drafts in a verification; 0 = no speculation.
+    pub num_speculative_tokens: Option<u32>,
+    /// KV slots reserved past the scheduled tokens (draft models).
+    pub num_lookahead_tokens: Option<u32>,
+}
+
+/// How a model is split over devices.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Parallel {
+    /// Tensor-parallel ranks.
+    pub tp: Option<u32>,
+    /// Pipeline stages. Only 1 is modelled.
+    pub pp: Option<u32>,
+    /// Data-parallel ranks. Only 1 is modelled; use cluster.pools for replicas.
+    pub dp: Option<u32>,
+    /// Expert-parallel ranks. Only 1 is modelled.
+    pub ep: Option<u32>,
+}
+
+/// duration = step + any_prefill (if anything is prefilled) + counts times the other costs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StepTimeCosts {
+    /// Every step.
+    pub step: Cost,
+    /// A step with at least one prefill row.
+    pub any_prefill: Option<Cost>,
+    /// A prefill row.
+    pub prefill_row: Option<Cost>,
+    /// A prefill token.
+    pub prefill_token: Option<Cost>,
+    /// A position attended by a prefill token.
+    pub prefill_context_token: Option<Cost>,
+    /// A decode row.
+    pub decode_row: Option<Cost>,
+    /// A position attended by a decode token.
+    pub decode_context_token: Option<Cost>,
+}

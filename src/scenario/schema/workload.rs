@@ -1,0 +1,195 @@
+//! `workload` and `load`: what is asked, and how it is offered.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::scenario::quantity::{Finite, Span};
+
+/// Either a trace file or a synthetic workload.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Workload {
+    /// A trace file (CSV, see docs/FORMATS.md), relative to the scenario's folder.
+    Trace(String),
+    /// Requests drawn from laws.
+    Synthetic(Synthetic),
+}
+
+/// Requests drawn from laws, once, before the run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Synthetic {
+    /// How many requests. Left out, an open-loop load offers requests until measure.warmup + measure.window.
+    pub num_requests: Option<u32>,
+    /// Prompt and output lengths.
+    pub lengths: Lengths,
+    /// Shared prompt beginnings.
+    pub prefix: Option<PrefixGroups>,
+    /// Classes of priority; left out, all are 0.
+    pub priorities: Option<Vec<PriorityClass>>,
+    /// Chance that a speculative draft is accepted, given that all before it were.
+    pub draft_acceptance: Option<Finite>,
+}
+
+/// Where lengths come from. Only one of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Lengths {
+    /// All requests alike.
+    Fixed(FixedLengths),
+    /// Prompt and output drawn independently of each other, which real requests are not: reports say so.
+    Independent(IndependentLengths),
+    /// A CSV file with columns input_tokens and output_tokens: whole rows are drawn with replacement.
+    Rows(String),
+}
+
+/// All requests alike.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FixedLengths {
+    /// Prompt tokens.
+    pub input: u32,
+    /// Output tokens.
+    pub output: u32,
+}
+
+/// Two laws.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct IndependentLengths {
+    /// Prompt tokens.
+    pub input: Law,
+    /// Output tokens.
+    pub output: Law,
+}
+
+/// A law of one length in tokens.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Law {
+    /// Always this many.
+    Constant(u32),
+    /// Whole numbers from min to max, both included.
+    Uniform(UniformLaw),
+    /// Normal, truncated to min..max.
+    Normal(NormalLaw),
+    /// Lognormal, truncated to min..max.
+    Lognormal(LognormalLaw),
+}
+
+/// Bounds of a uniform law.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UniformLaw {
+    /// Smallest.
+    pub min: u32,
+    /// Largest.
+    pub max: u32,
+}
+
+/// A truncated normal law.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NormalLaw {
+    /// Mean before truncation.
+    pub mean: Finite,
+    /// Standard deviation before truncation.
+    pub std: Finite,
+    /// Smallest.
+    pub min: u32,
+    /// Largest.
+    pub max: u32,
+}
+
+/// A truncated lognormal law.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LognormalLaw {
+    /// Median before truncation.
+    pub median: Finite,
+    /// Standard deviation of the natural logarithms.
+    pub sigma: Finite,
+    /// Smallest.
+    pub min: u32,
+    /// Largest.
+    pub max: u32,
+}
+
+/// Shared prompt beginnings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PrefixGroups {
+    /// Number of groups, equally likely.
+    pub groups: u32,
+    /// Leading tokens that the requests of a group share; part of the prompt's length.
+    pub tokens: u32,
+    /// Share of the requests that belong to a group, 0 to 1.
+    pub share: Finite,
+}
+
+/// One class of priority.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PriorityClass {
+    /// Smaller is served first.
+    pub priority: i32,
+    /// Share of the requests; shares must sum to 1.
+    pub share: Finite,
+}
+
+/// How requests are offered.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Load {
+    /// Which of the three load models.
+    pub model: LoadKind,
+    /// Arrivals of an open-loop load.
+    #[serde(default)]
+    pub arrival: Arrival,
+    /// Clients of a closed-loop load.
+    pub concurrency: Option<u32>,
+    /// Pause of a closed-loop client between an answer and its next request.
+    pub think: Option<Span>,
+}
+
+/// The load models; their results never share a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum LoadKind {
+    /// Requests arrive on a schedule fixed beforehand.
+    OpenLoop,
+    /// A fixed number of clients: send, wait, think, send the next.
+    ClosedLoop,
+    /// Everything is ready at time 0.
+    Offline,
+}
+
+/// Arrivals of an open-loop load.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Arrival {
+    /// Which process; `trace` replays the times of a trace file.
+    pub process: Option<Process>,
+    /// Requests a second. With `trace` it stretches the time axis to this mean rate.
+    pub rate: Option<Finite>,
+    /// Shape of gamma gaps, as in vLLM's benchmark: 1 is Poisson, below 1 burstier.
+    pub burstiness: Option<Finite>,
+    /// Stretch the times so that the last of n arrivals is at n / rate, as vLLM's benchmark does.
+    pub rescale: Option<bool>,
+    /// Factor on the times of a trace: 0.5 doubles the load.
+    pub time_scale: Option<Finite>,
+}
+
+/// Arrival processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Process {
+    /// Exponential gaps.
+    Poisson,
+    /// Gamma gaps.
+    Gamma,
+    /// Equal gaps.
+    Constant,
+    /// The times of the trace file.
+    Trace,
+}

@@ -1,0 +1,110 @@
+//! A step time with stated coefficients: what a scenario writes under `system.step_time`.
+//!
+//! duration = step + any_prefill (if the batch has a prefill row) + prefill_row * rows + prefill_token *
+//! tokens + prefill_context_token * positions + decode_row * rows + decode_context_token * positions.
+//! All arithmetic is in integer picoseconds, rounded once, half up, to nanoseconds.
+
+use super::{BatchShape, StepTime};
+use crate::units::SimDuration;
+
+const PICOS_PER_NANO: u64 = 1000;
+
+/// The coefficients, in picoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinearStepTime {
+    /// Every step.
+    pub step_ps: u64,
+    /// A step with at least one prefill row.
+    pub any_prefill_ps: u64,
+    /// A prefill row.
+    pub prefill_row_ps: u64,
+    /// A prefill token.
+    pub prefill_token_ps: u64,
+    /// A position attended by a prefill token.
+    pub prefill_context_token_ps: u64,
+    /// A decode row.
+    pub decode_row_ps: u64,
+    /// A position attended by a decode token.
+    pub decode_context_token_ps: u64,
+}
+
+impl StepTime for LinearStepTime {
+    fn duration(&self, batch: &BatchShape) -> SimDuration {
+        let mut ps = self.step_ps;
+        let mut add = |coefficient: u64, count: u64| {
+            ps = ps.saturating_add(coefficient.saturating_mul(count));
+        };
+        add(self.any_prefill_ps, u64::from(batch.prefill_seqs > 0));
+        add(self.prefill_row_ps, u64::from(batch.prefill_seqs));
+        add(self.prefill_token_ps, u64::from(batch.prefill_tokens));
+        add(self.prefill_context_token_ps, batch.prefill_token_context);
+        add(self.decode_row_ps, u64::from(batch.decode_seqs));
+        add(self.decode_context_token_ps, batch.decode_context_tokens);
+        SimDuration(ps.saturating_add(PICOS_PER_NANO / 2) / PICOS_PER_NANO)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 8 ms + 5 ms if anything is prefilled + 45 us a prefill token + 20 us a decode row + 20 ns a context token.
+    const BENCH: LinearStepTime = LinearStepTime {
+        step_ps: 8_000_000_000,
+        any_prefill_ps: 5_000_000_000,
+        prefill_row_ps: 0,
+        prefill_token_ps: 45_000_000,
+        prefill_context_token_ps: 0,
+        decode_row_ps: 20_000_000,
+        decode_context_token_ps: 20_000,
+    };
+
+    #[test]
+    fn bench_durations_match_hand_counts() {
+        let mut decode = BatchShape::default();
+        for computed in [1023, 1100] {
+            decode.add_decode(1, computed);
+        }
+        // 8 ms + 2 * 20 us + (1024 + 1101) * 20 ns
+        assert_eq!(BENCH.duration(&decode), SimDuration(8_000_000 + 40_000 + 42_500));
+        let mut mixed = decode;
+        mixed.add_prefill(1024, 0);
+        mixed.add_prefill(100, 400);
+        let prefill = 5_000_000 + 1124 * 45_000;
+        assert_eq!(
+            BENCH.duration(&mixed),
+            SimDuration(8_000_000 + 40_000 + 42_500 + prefill)
+        );
+    }
+
+    #[test]
+    fn fractions_of_a_nanosecond_add_up_before_they_are_rounded() {
+        let model = LinearStepTime {
+            decode_context_token_ps: 350,
+            ..LinearStepTime::default()
+        };
+        let mut batch = BatchShape::default();
+        batch.add_decode(1, 9_999);
+        assert_eq!(model.duration(&batch), SimDuration(3_500));
+        let model = LinearStepTime {
+            prefill_context_token_ps: 500,
+            ..LinearStepTime::default()
+        };
+        let mut batch = BatchShape::default();
+        batch.add_prefill(2, 0);
+        // 3 positions at half a nanosecond: 1.5 ns, half up.
+        assert_eq!(model.duration(&batch), SimDuration(2));
+    }
+
+    #[test]
+    fn absurd_coefficients_saturate() {
+        let model = LinearStepTime {
+            step_ps: u64::MAX,
+            decode_row_ps: u64::MAX,
+            ..LinearStepTime::default()
+        };
+        let mut batch = BatchShape::default();
+        batch.add_decode(1, 1);
+        assert_eq!(model.duration(&batch).as_nanos(), u64::MAX / 1000);
+    }
+}

@@ -1,0 +1,3 @@
+//! Trace files.
+
+pub mod csv;

@@ -1,0 +1,191 @@
+//! Scenarios end to end: the shipped ones resolve, what is shown can be read again, sampling is fixed.
+
+use std::path::{Path, PathBuf};
+
+use kneeboard::cli::schemas;
+use kneeboard::scenario::{Override, Plan, Source};
+use kneeboard::sim::LoadModel;
+use kneeboard::steptime::BatchShape;
+use kneeboard::units::SimDuration;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn shipped() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for folder in ["scenarios", "scenarios/bench"] {
+        for entry in std::fs::read_dir(root().join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|e| e == "yaml") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn plan(name: &str, set: &[&str]) -> Plan {
+    let overrides: Vec<_> = set.iter().map(|s| Override::parse(s).unwrap()).collect();
+    Plan::load(&root().join("scenarios").join(name), &overrides).unwrap()
+}
+
+#[test]
+fn every_shipped_scenario_resolves_and_gives_its_requests() {
+    let all = shipped();
+    assert!(all.len() >= 7, "{all:?}");
+    for path in all {
+        let plan = Plan::load(&path, &[]).unwrap();
+        assert!(!plan.trace(0).unwrap().requests.is_empty());
+    }
+}
+
+#[test]
+fn what_show_prints_is_the_same_scenario_again() {
+    for path in shipped() {
+        let first = Plan::load(&path, &[]).unwrap();
+        let output = assert_cmd::Command::cargo_bin("kneeboard")
+            .unwrap()
+            .arg("show")
+            .arg(&path)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", path.display());
+        let text = String::from_utf8(output.stdout).unwrap();
+        let again = Plan::from_text(&text, "shown", path.parent().unwrap(), &[]).unwrap();
+        assert_eq!(again.scenario, first.scenario, "{}", path.display());
+    }
+}
+
+#[test]
+fn json_schemas_in_the_repository_are_those_of_the_types() {
+    for entry in schemas() {
+        let path = root().join("schema").join(format!("{}.json", entry.name));
+        let file = std::fs::read_to_string(&path).unwrap_or_default();
+        let hint = format!("stale: run `kneeboard schema {0} > schema/{0}.json`", entry.name);
+        assert!(file == entry.text().unwrap(), "{hint}");
+    }
+}
+
+#[test]
+fn each_value_says_where_it_came_from() {
+    let plan = plan(
+        "closed-loop.yaml",
+        &["system.engine.max_num_seqs=128", "measure.seed=9"],
+    );
+    let resolved = plan.resolved().unwrap();
+    let source = |path: &str| {
+        resolved
+            .iter()
+            .find(|r| r.path == path)
+            .map(|r| r.source.clone())
+            .unwrap()
+    };
+    assert_eq!(source("system.engine.max_num_seqs"), Source::Set);
+    assert_eq!(source("measure.seed"), Source::Set);
+    assert_eq!(source("system.engine.max_model_len"), Source::File);
+    assert_eq!(source("measure.repeats"), Source::Default);
+    assert_eq!(source("cluster.pools.0.groups"), Source::Default);
+    assert_eq!(
+        source("system.engine.num_gpu_blocks"),
+        Source::Derived("memory ledger".into())
+    );
+    let vllm = Source::Derived("vLLM 0.32.0 on h100-sxm".into());
+    assert_eq!(source("system.engine.max_num_batched_tokens"), vllm);
+    assert_eq!(
+        plan.scenario.system.engine.max_num_batched_tokens,
+        Some(8192),
+        "rule S80"
+    );
+    let load = LoadModel::ClosedLoop {
+        concurrency: 32,
+        think: SimDuration::from_millis(500),
+    };
+    assert_eq!(plan.world().load, load);
+}
+
+#[test]
+fn later_overrides_win_and_with_adds_to_them() {
+    let set = ["load.arrival.rate=3", "load.arrival.rate=5"];
+    let base = plan("prefix-caching.yaml", &set);
+    assert_eq!(base.scenario.load.arrival.rate.unwrap().0.to_string(), "5");
+    let more = base.with(&[Override::new("load.arrival.rate", 7.5)]).unwrap();
+    assert_eq!(more.scenario.load.arrival.rate.unwrap().0.to_string(), "7.5");
+    assert_eq!(base.axes().len(), 1);
+    let last = |p: &Plan| p.trace(0).unwrap().requests.last().unwrap().arrival.as_secs_f64();
+    approx::assert_relative_eq!(last(&base) * 5.0, last(&more) * 7.5, max_relative = 1e-6);
+}
+
+#[test]
+fn the_bench_step_time_is_that_of_its_formula() {
+    let plan = plan("bench/b1-10k-1replica.yaml", &[]);
+    let mut batch = BatchShape::default();
+    batch.add_prefill(1024, 0);
+    batch.add_decode(1, 1029);
+    // 8 ms + 5 ms + 1024 * 45 us + 20 us + 1030 * 20 ns
+    let want = 8_000_000 + 5_000_000 + 46_080_000 + 20_000 + 20_600;
+    assert_eq!(plan.step_time().unwrap().duration(&batch), SimDuration(want));
+    let world = plan.world();
+    assert_eq!(
+        (
+            world.engine.num_gpu_blocks,
+            world.engine.block_size,
+            world.replicas
+        ),
+        (16384, 16, 1)
+    );
+    assert!(!world.engine.enable_prefix_caching && !world.engine.async_scheduling);
+    let trace = plan.trace(0).unwrap();
+    assert_eq!(trace.requests.len(), 10_000);
+    // 10,000 exponential gaps at 8 a second: 1250 s, standard error 12.5 s.
+    let last = trace.requests[9_999].arrival.as_secs_f64();
+    assert!((last - 1250.0).abs() < 50.0, "{last}");
+}
+
+/// The first draws of a shipped scenario: a change of any generator or of the order of draws shows here.
+#[test]
+fn sampled_requests_do_not_change_between_releases() {
+    let trace = plan("priority.yaml", &[]).trace(1).unwrap();
+    let rows: Vec<_> = trace.requests[..3]
+        .iter()
+        .map(|r| (r.arrival.0, r.input_tokens, r.max_output_tokens, r.priority))
+        .collect();
+    assert_eq!(rows, PINNED);
+    assert_eq!(trace, plan("priority.yaml", &[]).trace(1).unwrap());
+    assert_ne!(trace, plan("priority.yaml", &[]).trace(2).unwrap());
+}
+
+const PINNED: [(u64, u32, u32, i32); 3] = [(0, 0, 0, 0); 3];
+
+#[test]
+fn a_replayed_trace_is_stretched_to_the_rate_that_is_asked_for() {
+    let replay = plan(
+        "trace-replay.yaml",
+        &["load.arrival.time_scale=null", "load.arrival.rate=6"],
+    );
+    let trace = replay.trace(0).unwrap();
+    let last = trace.requests.last().unwrap().arrival.as_secs_f64();
+    approx::assert_relative_eq!(trace.requests.len() as f64 / last, 6.0, max_relative = 1e-6);
+    assert!(replay.is_replay());
+}
+
+#[test]
+fn a_window_decides_the_number_of_requests_when_none_is_given() {
+    let few = plan("preflight-cpu.yaml", &["load.arrival.rate=2"])
+        .trace(0)
+        .unwrap();
+    let many = plan("preflight-cpu.yaml", &["load.arrival.rate=20"])
+        .trace(0)
+        .unwrap();
+    // 130 s of warm-up and window; Poisson counts within four standard deviations.
+    assert!((few.requests.len() as f64 - 260.0).abs() < 4.0 * 260f64.sqrt());
+    assert!((many.requests.len() as f64 - 2600.0).abs() < 4.0 * 2600f64.sqrt());
+    let lengths = |t: &kneeboard::workload::trace::Trace| {
+        t.requests[..200]
+            .iter()
+            .map(|r| (r.input_tokens, r.max_output_tokens))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(lengths(&few), lengths(&many), "the same requests at every rate");
+}
