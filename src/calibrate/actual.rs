@@ -16,7 +16,11 @@ pub fn record_of(capture: &Capture) -> Result<RunRecord, InputError> {
     };
     let optional = |seconds: Option<f64>| seconds.map(instant).transpose();
     let trace = capture.trace()?;
-    let times = capture.token_times()?;
+    let times = if capture.has_token_times() {
+        capture.token_times()?
+    } else {
+        times_from_steps(capture)
+    };
     let mut requests = Vec::with_capacity(capture.requests.len());
     for ((row, offered), times) in capture.requests.iter().zip(&trace.requests).zip(times) {
         let complete = row.output_tokens == row.requested_output_tokens;
@@ -62,4 +66,22 @@ pub fn record_of(capture: &Capture) -> Result<RunRecord, InputError> {
         replicas: vec![replica],
         end,
     })
+}
+
+/// Token times by the steps alone: a request yields a token at the end of each step whose row reaches the last
+/// of its known tokens (rule S40). Captures have no speculation.
+fn times_from_steps(capture: &Capture) -> Vec<Vec<f64>> {
+    let mut times: Vec<Vec<f64>> = vec![Vec::new(); capture.requests.len()];
+    for step in &capture.steps {
+        for row in &step.work {
+            let id = row.id as usize;
+            let (Some(request), Some(times)) = (capture.requests.get(id), times.get_mut(id)) else {
+                continue;
+            };
+            if row.computed + row.tokens >= request.input_tokens + times.len() as u32 {
+                times.push(step.t_end_s);
+            }
+        }
+    }
+    times
 }

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use super::host::fit_host;
 use super::observe::Capture;
+use super::repeats::spreads_of_repeats;
 use super::robust::{self, RobustFit, RunSteps, median};
 use super::{errors, stalls};
+use crate::input::InputError;
 use crate::steptime::fit_file::{
     DataRun, FIT_FORMAT, Fit, HeldOut, Parameter, RunError, SpeedProbeFit, parameters,
 };
@@ -52,6 +54,9 @@ pub enum FitError {
         /// The other.
         second: String,
     },
+    /// A capture cannot be used.
+    #[error(transparent)]
+    Capture(#[from] InputError),
     /// No model came out.
     #[error("the fit has no usable coefficients: {0}")]
     Degenerate(#[from] crate::steptime::fitted::CoefficientError),
@@ -117,6 +122,7 @@ pub fn fit_steps(
             method: method.to_owned(),
             runs: held_out,
         },
+        repeats: spreads_of_repeats(captures)?,
         data: data_rows(captures, &runs, &model, &fitted),
     })
 }

@@ -7,6 +7,7 @@ mod host;
 pub mod manifest;
 pub mod nnls;
 pub mod observe;
+pub mod repeats;
 pub mod robust;
 mod rows;
 pub mod stalls;

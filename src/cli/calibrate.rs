@@ -51,9 +51,9 @@ pub struct StepsArgs {
 ///
 /// # Errors
 /// Bad input ([`InputError`]), captures that nothing can be fitted to, or a file that cannot be written.
-pub fn run(args: CalibrateArgs) -> anyhow::Result<Outcome> {
-    match args.command {
-        CalibrateCommand::Steps(args) => steps(&args),
+pub fn run(args: &CalibrateArgs) -> anyhow::Result<Outcome> {
+    match &args.command {
+        CalibrateCommand::Steps(args) => steps(args),
     }
 }
 

@@ -9,7 +9,9 @@ use super::{Outcome, print};
 use crate::calibrate::{Capture, find_captures};
 use crate::report::compare::comparison_text;
 use crate::steptime::fit_file::Fit;
-use crate::verify::compare::{CaptureComparison, CompareReport, MachineModel, Skipped, compare, reason_to_skip};
+use crate::verify::compare::{
+    CaptureComparison, CompareReport, MachineModel, Skipped, compare, reason_to_skip,
+};
 
 /// Simulate captures' own arrivals and knobs and print predicted beside actual.
 ///
@@ -41,8 +43,11 @@ pub fn run(args: &CompareArgs) -> anyhow::Result<Outcome> {
         }
     }
     let report = compare_all(&captures, &fit, &args.fit)?;
-    let text =
-        if args.json { serde_json::to_string_pretty(&report)? } else { comparison_text(&report) };
+    let text = if args.json {
+        serde_json::to_string_pretty(&report)?
+    } else {
+        comparison_text(&report)
+    };
     print(&text)?;
     Ok(Outcome::Done)
 }
@@ -56,18 +61,23 @@ pub fn compare_all(
     fit: &Fit,
     fit_path: &std::path::Path,
 ) -> anyhow::Result<CompareReport> {
-    let spreads = fit.repeat_spreads();
     let outcomes: Vec<anyhow::Result<Result<CaptureComparison, Skipped>>> = captures
         .par_iter()
         .map(|capture| {
             if let Some(reason) = reason_to_skip(capture) {
-                return Ok(Err(Skipped { name: capture.name.clone(), reason: reason.to_owned() }));
+                return Ok(Err(Skipped {
+                    name: capture.name.clone(),
+                    reason: reason.to_owned(),
+                }));
             }
             let model = MachineModel::of(fit, fit_path, capture)?;
-            Ok(Ok(compare(capture, &model, &spreads)?))
+            Ok(Ok(compare(capture, &model, &fit.repeats)?))
         })
         .collect();
-    let mut report = CompareReport { captures: Vec::new(), skipped: Vec::new() };
+    let mut report = CompareReport {
+        captures: Vec::new(),
+        skipped: Vec::new(),
+    };
     for outcome in outcomes {
         match outcome? {
             Ok(comparison) => report.captures.push(comparison),

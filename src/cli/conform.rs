@@ -50,7 +50,11 @@ pub fn run(args: &ConformArgs) -> anyhow::Result<Outcome> {
     // In order of the cases, whatever the number of threads.
     let reports: Result<Vec<CaseReport>, _> = cases.par_iter().map(replay).collect();
     let report = ConformReport::of(reports?);
-    let text = if args.json { serde_json::to_string_pretty(&report)? } else { report.to_text() };
+    let text = if args.json {
+        serde_json::to_string_pretty(&report)?
+    } else {
+        report.to_text()
+    };
     print(&text)?;
     let all = report.identical_cases == report.cases.len();
     Ok(if all { Outcome::Done } else { Outcome::CheckFailed })
@@ -83,6 +87,9 @@ fn line(case: &CaseReport) -> String {
     let head = format!("{} (vLLM {})", case.name, case.version);
     match &case.divergence {
         None => format!("{head}: identical {}/{}", case.identical, case.steps),
-        Some(divergence) => format!("{head}: identical {}/{}, then {divergence}", case.identical, case.steps),
+        Some(divergence) => format!(
+            "{head}: identical {}/{}, then {divergence}",
+            case.identical, case.steps
+        ),
     }
 }

@@ -76,9 +76,13 @@ fn row(f: &FigureComparison) -> [String; 8] {
         f.n.map_or_else(String::new, |n| n.to_string()),
         number(f.actual),
         number(f.predicted),
-        f.rel_error.map_or_else(|| "-".to_owned(), |e| format!("{:+.1} %", 100.0 * e)),
-        f.repeat_spread.map_or_else(|| "-".to_owned(), |s| format!("{:.1} %", 100.0 * s)),
-        f.step_time_band.map_or_else(String::new, |[lo, hi]| format!("{} .. {}", significant(lo), significant(hi))),
+        f.rel_error
+            .map_or_else(|| "-".to_owned(), |e| format!("{:+.1} %", 100.0 * e)),
+        f.repeat_spread
+            .map_or_else(|| "-".to_owned(), |s| format!("{:.1} %", 100.0 * s)),
+        f.step_time_band.map_or_else(String::new, |[lo, hi]| {
+            format!("{} .. {}", significant(lo), significant(hi))
+        }),
     ]
 }
 
@@ -94,12 +98,23 @@ fn significant(x: f64) -> String {
 /// Median over the captures of the absolute relative error, metric by statistic.
 fn medians_text(captures: &[CaptureComparison]) -> String {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(["metric", "stat", "captures", "median |error|", "largest"]);
+    table.load_style(presets::NOTHING).set_header([
+        "metric",
+        "stat",
+        "captures",
+        "median |error|",
+        "largest",
+    ]);
     for (i, figure) in captures[0].metrics.iter().enumerate() {
-        let mut errors: Vec<f64> =
-            captures.iter().filter_map(|c| c.metrics.get(i)?.rel_error).map(f64::abs).collect();
+        let mut errors: Vec<f64> = captures
+            .iter()
+            .filter_map(|c| c.metrics.get(i)?.rel_error)
+            .map(f64::abs)
+            .collect();
         errors.sort_by(f64::total_cmp);
-        let (Some(median), Some(largest)) = (median(&errors), errors.last()) else { continue };
+        let (Some(median), Some(largest)) = (median(&errors), errors.last()) else {
+            continue;
+        };
         table.add_row([
             figure.metric.clone(),
             figure.stat.clone(),
@@ -108,7 +123,11 @@ fn medians_text(captures: &[CaptureComparison]) -> String {
             format!("{:.1} %", 100.0 * largest),
         ]);
     }
-    format!("median over {} captures of the absolute error\n{}\n", captures.len(), table.trim_fmt())
+    format!(
+        "median over {} captures of the absolute error\n{}\n",
+        captures.len(),
+        table.trim_fmt()
+    )
 }
 
 /// Median of sorted values.

@@ -374,6 +374,6 @@ fn config(e: &Engine, behaviour: &'static Behaviour) -> VllmConfig {
         watermark: e.watermark.map_or(0.0, |f| f.0),
         num_speculative_tokens: e.num_speculative_tokens.unwrap_or(0),
         num_lookahead_tokens: e.num_lookahead_tokens.unwrap_or(0),
-        draft_slots: 0,
+        ..base
     }
 }

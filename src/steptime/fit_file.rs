@@ -38,8 +38,23 @@ pub struct Fit {
     pub residuals: Vec<RegimeError>,
     /// Errors on runs that were left out of the fit in turn.
     pub held_out: HeldOut,
+    /// How much figures of real repeats of one trace differ, where the captures hold repeats.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repeats: Vec<RepeatSpread>,
     /// The captures fitted.
     pub data: Vec<DataRun>,
+}
+
+/// Spread of one figure between plays of one trace: what a prediction can be expected to miss by.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RepeatSpread {
+    /// Figure with its unit, as `ttft_s`.
+    pub metric: String,
+    /// `mean`, `p50`, `p90`, `p99`, or `value`.
+    pub stat: String,
+    /// (largest - smallest) / mean over the plays, averaged over the traces that were repeated.
+    pub spread: f64,
 }
 
 /// One parameter.

@@ -1,20 +1,20 @@
 //! Predicted beside actual: a capture's own arrivals and knobs, simulated.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::actual::record_of;
+use crate::calibrate::repeats::figures;
 use crate::calibrate::stalls::is_stalled;
 use crate::calibrate::{Capture, CaptureMode, slowness_of};
 use crate::input::InputError;
-use crate::metric::percentile::Stats;
 use crate::metric::summary::{Summary, SummaryOptions};
 use crate::record::RunRecord;
+use crate::scenario::fit::host_times;
 use crate::sim::{HostTimes, LoadModel, SimError, Stall, WorldConfig, run};
-use crate::steptime::fit_file::Fit;
+use crate::steptime::fit_file::{Fit, RepeatSpread};
 use crate::steptime::{BatchShape, StepTime};
 use crate::units::{SimDuration, SimTime};
 
@@ -58,26 +58,6 @@ impl MachineModel {
     }
 }
 
-/// The host times of a fit.
-///
-/// # Errors
-/// [`InputError`] when one is not a time.
-pub fn host_times(fit: &Fit, fit_path: &Path) -> Result<HostTimes, InputError> {
-    let duration = |field: &str, seconds: f64| {
-        SimDuration::try_from_secs_f64(seconds)
-            .map_err(|e| InputError::in_file(fit_path, e.to_string()).at(field))
-    };
-    let add_request = duration("host.add_request_s", fit.host.add_request_s)?;
-    Ok(HostTimes {
-        add_request,
-        add_request_idle: match fit.host.add_request_idle_s {
-            Some(s) => duration("host.add_request_idle_s", s)?,
-            None => add_request,
-        },
-        between_steps: duration("host.between_steps_s", fit.host.between_steps_s)?,
-    })
-}
-
 /// Why a capture cannot be compared.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -89,9 +69,6 @@ pub enum CompareError {
     #[error(transparent)]
     Sim(#[from] SimError),
 }
-
-/// Spread of real repeats: (metric, stat) -> (largest - smallest) / mean over plays of one trace.
-pub type Spreads = BTreeMap<(String, String), f64>;
 
 /// One figure, predicted beside actual.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -197,7 +174,7 @@ const BAND: f64 = 0.03;
 pub fn compare(
     capture: &Capture,
     model: &MachineModel,
-    spreads: &Spreads,
+    repeats: &[RepeatSpread],
 ) -> Result<CaptureComparison, CompareError> {
     let actual_run = record_of(capture)?;
     let actual = Summary::of(&actual_run, &SummaryOptions::default());
@@ -211,7 +188,10 @@ pub fn compare(
         .enumerate()
         .map(|(i, (a, p))| FigureComparison {
             rel_error: relative_error(p.value, a.value),
-            repeat_spread: spreads.get(&(a.metric.to_owned(), a.stat.to_owned())).copied(),
+            repeat_spread: repeats
+                .iter()
+                .find(|r| r.metric == a.metric && r.stat == a.stat)
+                .map(|r| r.spread),
             step_time_band: fast[i]
                 .value
                 .zip(slow[i].value)
@@ -278,57 +258,6 @@ pub fn simulate(capture: &Capture, model: &MachineModel, factor: f64) -> Result<
     Ok(run(&config, &scaled, &capture.trace()?)?)
 }
 
-/// A figure of one run.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Figure {
-    /// Name with its unit.
-    pub metric: &'static str,
-    /// Which statistic.
-    pub stat: &'static str,
-    /// Its value.
-    pub value: Option<f64>,
-    /// Samples behind it.
-    pub n: Option<u64>,
-}
-
-/// The compared figures of a run, in print order.
-pub fn figures(summary: &Summary) -> Vec<Figure> {
-    let stats = |metric, s: &Stats| {
-        [("mean", s.mean), ("p50", s.p50), ("p90", s.p90), ("p99", s.p99)].map(|(stat, value)| Figure {
-            metric,
-            stat,
-            value,
-            n: Some(s.n),
-        })
-    };
-    let single = |metric, value| Figure {
-        metric,
-        stat: "value",
-        value,
-        n: None,
-    };
-    let l = &summary.latency;
-    let latencies = [
-        stats("ttft_s", &l.ttft),
-        stats("itl_s", &l.itl),
-        stats("tpot_s", &l.tpot),
-        stats("e2e_s", &l.e2e),
-    ];
-    let singles = [
-        single("output_throughput_tok_s", summary.throughput.output_tok_s),
-        single("request_throughput_rps", summary.throughput.request_rps),
-        single("duration_s", Some(summary.duration_s)),
-        single("preemptions", Some(summary.preemptions as f64)),
-        single("cached_tokens", Some(summary.tokens.cached as f64)),
-    ];
-    latencies
-        .into_iter()
-        .flatten()
-        .chain(singles)
-        .chain(stats("step_duration_s", &l.step))
-        .collect()
-}
-
 fn relative_error(predicted: Option<f64>, actual: Option<f64>) -> Option<f64> {
     let (p, a) = (predicted?, actual?);
     (a.abs() > 0.0).then(|| (p - a) / a)
@@ -385,54 +314,4 @@ fn describe_beyond(figure: &FigureComparison, run: &CaptureComparison) -> String
             .repeat_spread
             .map_or_else(|| "unknown".to_owned(), |s| format!("{:.1} %", 100.0 * s)),
     )
-}
-
-/// Spreads of the figures between plays of one trace (captures named `X.rep0`, `X.rep1`, ...), averaged over
-/// the traces that were repeated.
-///
-/// # Errors
-/// [`InputError`] when a capture's token times cannot be read.
-pub fn spreads_of_repeats<'a>(
-    captures: impl IntoIterator<Item = &'a Capture>,
-) -> Result<Spreads, InputError> {
-    let mut groups: BTreeMap<String, Vec<Vec<Figure>>> = BTreeMap::new();
-    for capture in captures {
-        let Some((trace, play)) = capture.name.rsplit_once(".rep") else {
-            continue;
-        };
-        if !play.is_empty() && play.bytes().all(|b| b.is_ascii_digit()) {
-            let summary = summarise(&record_of(capture)?);
-            groups
-                .entry(trace.to_owned())
-                .or_default()
-                .push(figures(&summary));
-        }
-    }
-    let mut sums: BTreeMap<(String, String), (f64, u32)> = BTreeMap::new();
-    for plays in groups.values().filter(|plays| plays.len() > 1) {
-        for (i, figure) in plays[0].iter().enumerate() {
-            let values: Option<Vec<f64>> = plays.iter().map(|p| p[i].value).collect();
-            let Some(spread) = values.as_deref().and_then(relative_spread) else {
-                continue;
-            };
-            let sum = sums
-                .entry((figure.metric.to_owned(), figure.stat.to_owned()))
-                .or_default();
-            *sum = (sum.0 + spread, sum.1 + 1);
-        }
-    }
-    Ok(sums
-        .into_iter()
-        .map(|(key, (sum, n))| (key, sum / f64::from(n)))
-        .collect())
-}
-
-fn relative_spread(values: &[f64]) -> Option<f64> {
-    let mean = values.iter().sum::<f64>() / values.len() as f64;
-    let (lo, hi) = values
-        .iter()
-        .fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), &v| {
-            (l.min(v), h.max(v))
-        });
-    (mean.abs() > 0.0).then(|| (hi - lo) / mean)
 }

@@ -102,7 +102,7 @@ fn each_value_says_where_it_came_from() {
         concurrency: 32,
         think: SimDuration::from_millis(500),
     };
-    assert_eq!(plan.world().load, load);
+    assert_eq!(plan.world(Default::default()).load, load);
 }
 
 #[test]
@@ -125,8 +125,11 @@ fn the_bench_step_time_is_that_of_its_formula() {
     batch.add_decode(1, 1029);
     // 8 ms + 5 ms + 1024 * 45 us + 20 us + 1030 * 20 ns
     let want = 8_000_000 + 5_000_000 + 46_080_000 + 20_000 + 20_600;
-    assert_eq!(plan.step_time().unwrap().duration(&batch), SimDuration(want));
-    let world = plan.world();
+    assert_eq!(
+        plan.machine().unwrap().step_time.duration(&batch),
+        SimDuration(want)
+    );
+    let world = plan.world(Default::default());
     assert_eq!(
         (
             world.engine.num_gpu_blocks,

@@ -245,6 +245,7 @@ impl Row<'_> {
                         .allowed("allowed: up to 4294967295")
                 })?,
                 shared_tokens: if session { u32::MAX } else { tokens },
+                greedy_outputs: false,
             })),
         }
     }
@@ -264,7 +265,8 @@ mod tests {
             t.requests[1].prefix,
             Some(Prefix {
                 group: 7,
-                shared_tokens: 16
+                shared_tokens: 16,
+                greedy_outputs: false,
             })
         );
         assert_eq!(t.requests[1].priority, -2);
