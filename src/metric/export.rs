@@ -8,11 +8,29 @@ use serde::Serialize;
 use super::percentile::Sample;
 use super::summary::Summary;
 use super::tokens::TokenGaps;
+use super::vllm_bench::BenchResult;
 use crate::input::{InputError, read_text, write_atomic};
 use crate::record::RunRecord;
 
 /// Name of the multiset of gaps in a run folder.
 pub const TOKEN_GAPS_FILE: &str = "token-gaps.csv";
+
+/// Writes everything derived from a run into its folder: `summary.json`, `summary.csv`, `result.json` (the shape
+/// of `vllm bench serve`) and `token-gaps.csv`. The raw files beside them are [`crate::record::bundle`]'s.
+///
+/// # Errors
+/// Any I/O error.
+pub fn write_figures(
+    folder: &Path,
+    run: &RunRecord,
+    summary: &Summary,
+    result: &BenchResult,
+) -> io::Result<()> {
+    write_json(&folder.join("summary.json"), summary)?;
+    write_summary_csv(&folder.join("summary.csv"), summary)?;
+    write_json(&folder.join("result.json"), result)?;
+    write_token_gaps(&folder.join(TOKEN_GAPS_FILE), run)
+}
 
 /// Writes any result as indented JSON with a final newline.
 ///
@@ -179,6 +197,7 @@ mod tests {
     use super::*;
     use crate::metric::fixture::three_requests;
     use crate::metric::summary::SummaryOptions;
+    use crate::metric::vllm_bench::BenchInfo;
 
     #[test]
     fn gaps_come_back_as_they_went() {
@@ -209,7 +228,15 @@ mod tests {
         assert!(text.contains("\nttft,s,mean,0.015\n"), "{text}");
         assert!(text.contains("\ngoodput,requests/s,value,\n"), "{text}");
         let json = dir.path().join("summary.json");
-        write_json(&json, &summary).unwrap();
+        write_figures(
+            dir.path(),
+            &three_requests(),
+            &summary,
+            &BenchResult::of(&three_requests(), &BenchInfo::default()),
+        )
+        .unwrap();
+        let names = ["summary.json", "summary.csv", "result.json", TOKEN_GAPS_FILE];
+        assert!(names.iter().all(|name| dir.path().join(name).is_file()));
         let back: Summary = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
         assert_eq!(back, summary);
     }
