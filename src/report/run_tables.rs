@@ -50,19 +50,22 @@ pub fn counts(summary: &Summary) -> Table {
     table
 }
 
+/// Figure, value, unit.
+type Row = (&'static str, Cell, &'static str);
+
 /// Rates and gauges.
 pub fn rates(summary: &Summary) -> Table {
-    let mut table = Table::new(
-        "Rates and gauges",
-        vec![
-            Column::plain("figure"),
-            Column::plain("value"),
-            Column::plain("unit"),
-        ],
-    );
-    let (t, g) = (&summary.throughput, &summary.gauges);
-    let share = |x: Option<f64>| x.map_or(Cell::Absent, Cell::Share);
-    let rows: [(&str, Cell, &str); 18] = [
+    let columns = ["figure", "value", "unit"].map(Column::plain).to_vec();
+    let mut table = Table::new("Rates and gauges", columns);
+    for (figure, value, unit) in rate_rows(summary).into_iter().chain(gauge_rows(summary)) {
+        table.push(vec![figure.into(), value, unit.into()]);
+    }
+    table
+}
+
+fn rate_rows(summary: &Summary) -> [Row; 10] {
+    let (t, tokens) = (&summary.throughput, &summary.tokens);
+    [
         ("duration", summary.duration_s.into(), "s"),
         ("request throughput", t.request_rps.into(), "requests/s"),
         (
@@ -81,10 +84,17 @@ pub fn rates(summary: &Summary) -> Table {
             t.total_computed_tok_s.into(),
             "tokens/s",
         ),
-        ("input tokens", summary.tokens.input.into(), "tokens"),
-        ("of which cached", summary.tokens.cached.into(), "tokens"),
-        ("output tokens", summary.tokens.output.into(), "tokens"),
+        ("input tokens", tokens.input.into(), "tokens"),
+        ("of which cached", tokens.cached.into(), "tokens"),
+        ("output tokens", tokens.output.into(), "tokens"),
         ("preemptions", summary.preemptions.into(), "times"),
+    ]
+}
+
+fn gauge_rows(summary: &Summary) -> [Row; 8] {
+    let g = &summary.gauges;
+    let share = |x: Option<f64>| x.map_or(Cell::Absent, Cell::Share);
+    [
         ("in the system, mean", summary.in_system_mean.into(), "requests"),
         (
             "running, mean over busy time",
@@ -117,11 +127,7 @@ pub fn rates(summary: &Summary) -> Table {
             "of usable blocks",
         ),
         ("busy", share(g.utilisation), "of wall clock"),
-    ];
-    for (figure, value, unit) in rows {
-        table.push(vec![figure.into(), value, unit.into()]);
-    }
-    table
+    ]
 }
 
 /// How each target was met; `None` without targets.

@@ -44,7 +44,8 @@ pub fn read(folder: &Path) -> Result<RunRecord, InputError> {
             .allowed("a run folder holds one; give the folder that 'simulate -o' wrote"));
     }
     read_replicas(folder, &mut run)?;
-    read_tokens(folder, &mut run)?;
+    read_segments(folder, &mut run)?;
+    read_times(folder, &mut run)?;
     check_token_counts(folder, &run)?;
     run.end = last.max(
         run.replicas
@@ -196,7 +197,7 @@ fn read_replicas(folder: &Path, run: &mut RunRecord) -> Result<(), InputError> {
     })
 }
 
-fn read_tokens(folder: &Path, run: &mut RunRecord) -> Result<(), InputError> {
+fn read_segments(folder: &Path, run: &mut RunRecord) -> Result<(), InputError> {
     let RunRecord {
         requests, replicas, ..
     } = run;
@@ -234,7 +235,11 @@ fn read_tokens(folder: &Path, run: &mut RunRecord) -> Result<(), InputError> {
             });
         }
         Ok(())
-    })?;
+    })
+}
+
+fn read_times(folder: &Path, run: &mut RunRecord) -> Result<(), InputError> {
+    let requests = &mut run.requests;
     read_rows(folder, TIMES_FILE, |row: TimeRow| {
         let request = requests.get_mut(row.request_id as usize);
         let request = request.ok_or_else(|| format!("request_id {} does not exist", row.request_id))?;
