@@ -8,11 +8,29 @@ use serde::Serialize;
 use super::percentile::Sample;
 use super::summary::Summary;
 use super::tokens::TokenGaps;
+use super::vllm_bench::BenchResult;
 use crate::input::{InputError, read_text, write_atomic};
 use crate::record::RunRecord;
 
 /// Name of the multiset of gaps in a run folder.
 pub const TOKEN_GAPS_FILE: &str = "token-gaps.csv";
+
+/// Writes everything derived from a run into its folder: `summary.json`, `summary.csv`, `result.json` (the shape
+/// of `vllm bench serve`) and `token-gaps.csv`. The raw files beside them are [`crate::record::bundle`]'s.
+///
+/// # Errors
+/// Any I/O error.
+pub fn write_figures(
+    folder: &Path,
+    run: &RunRecord,
+    summary: &Summary,
+    result: &BenchResult,
+) -> io::Result<()> {
+    write_json(&folder.join("summary.json"), summary)?;
+    write_summary_csv(&folder.join("summary.csv"), summary)?;
+    write_json(&folder.join("result.json"), result)?;
+    write_token_gaps(&folder.join(TOKEN_GAPS_FILE), run)
+}
 
 /// Writes any result as indented JSON with a final newline.
 ///
@@ -40,89 +58,14 @@ pub fn write_summary_csv(path: &Path, summary: &Summary) -> io::Result<()> {
     })
 }
 
-/// A summary as rows: metric, unit, stat, value.
-pub fn summary_rows(summary: &Summary) -> Vec<(&'static str, &'static str, &'static str, Option<f64>)> {
-    let f = &summary.funnel;
-    let count = |name, n: u64| (name, "requests", "value", Some(n as f64));
-    let mut rows = vec![
-        count("offered", f.offered),
-        count("admitted", f.admitted),
-        count("started", f.started),
-        count("first_token", f.first_token),
-        count("completed", f.completed),
-        ("within_slo", "requests", "value", f.within_slo.map(|n| n as f64)),
-        count("rejected", f.rejected),
-        count("unfinished_waiting", f.unfinished_waiting),
-        count("unfinished_started", f.unfinished_started),
-        ("error_rate", "1", "value", summary.error_rate),
-        ("duration", "s", "value", Some(summary.duration_s)),
-        (
-            "request_throughput",
-            "requests/s",
-            "value",
-            summary.throughput.request_rps,
-        ),
-        (
-            "output_throughput",
-            "tokens/s",
-            "value",
-            summary.throughput.output_tok_s,
-        ),
-        (
-            "total_throughput_logical",
-            "tokens/s",
-            "value",
-            summary.throughput.total_logical_tok_s,
-        ),
-        (
-            "total_throughput_computed",
-            "tokens/s",
-            "value",
-            summary.throughput.total_computed_tok_s,
-        ),
-        (
-            "input_tokens",
-            "tokens",
-            "value",
-            Some(summary.tokens.input as f64),
-        ),
-        (
-            "cached_tokens",
-            "tokens",
-            "value",
-            Some(summary.tokens.cached as f64),
-        ),
-        (
-            "output_tokens",
-            "tokens",
-            "value",
-            Some(summary.tokens.output as f64),
-        ),
-        ("preemptions", "1", "value", Some(summary.preemptions as f64)),
-        ("in_system", "requests", "mean", summary.in_system_mean),
-        ("utilisation", "1", "value", summary.gauges.utilisation),
-        (
-            "goodput",
-            "requests/s",
-            "value",
-            summary.slo.as_ref().and_then(|s| s.goodput_rps),
-        ),
-        (
-            "slo_attainment",
-            "1",
-            "value",
-            summary.slo.as_ref().and_then(|s| s.attainment),
-        ),
-    ];
-    let gauges = &summary.gauges;
-    for (name, unit, gauge) in [
-        ("running", "requests", gauges.running),
-        ("waiting", "requests", gauges.waiting),
-        ("kv_usage", "1", gauges.kv_usage),
-    ] {
-        rows.push((name, unit, "mean", gauge.map(|g| g.mean)));
-        rows.push((name, unit, "max", gauge.map(|g| g.max)));
-    }
+/// Metric, unit, stat, value.
+pub type SummaryRow = (&'static str, &'static str, &'static str, Option<f64>);
+
+/// A summary as rows, counts first.
+pub fn summary_rows(summary: &Summary) -> Vec<SummaryRow> {
+    let mut rows = count_rows(summary);
+    rows.extend(rate_rows(summary));
+    rows.extend(gauge_rows(summary));
     for (name, stats) in summary.latency.named() {
         rows.push((name, "values", "n", Some(stats.n as f64)));
         rows.extend(
@@ -130,6 +73,74 @@ pub fn summary_rows(summary: &Summary) -> Vec<(&'static str, &'static str, &'sta
                 .figures()
                 .map(|(stat, value)| (name, stats.unit.symbol(), stat, value)),
         );
+    }
+    rows
+}
+
+fn count_rows(summary: &Summary) -> Vec<SummaryRow> {
+    let f = &summary.funnel;
+    let counts = [
+        ("offered", Some(f.offered)),
+        ("admitted", Some(f.admitted)),
+        ("started", Some(f.started)),
+        ("first_token", Some(f.first_token)),
+        ("completed", Some(f.completed)),
+        ("within_slo", f.within_slo),
+        ("rejected", Some(f.rejected)),
+        ("unfinished_waiting", Some(f.unfinished_waiting)),
+        ("unfinished_started", Some(f.unfinished_started)),
+    ];
+    let mut rows: Vec<SummaryRow> = counts
+        .map(|(name, n)| (name, "requests", "value", n.map(|n| n as f64)))
+        .to_vec();
+    let (t, slo) = (&summary.tokens, summary.slo.as_ref());
+    rows.extend([
+        ("error_rate", "1", "value", summary.error_rate),
+        ("slo_attainment", "1", "value", slo.and_then(|s| s.attainment)),
+        ("input_tokens", "tokens", "value", Some(t.input as f64)),
+        ("cached_tokens", "tokens", "value", Some(t.cached as f64)),
+        ("output_tokens", "tokens", "value", Some(t.output as f64)),
+        ("preemptions", "1", "value", Some(summary.preemptions as f64)),
+    ]);
+    rows
+}
+
+fn rate_rows(summary: &Summary) -> [SummaryRow; 6] {
+    let (t, slo) = (&summary.throughput, summary.slo.as_ref());
+    [
+        ("duration", "s", "value", Some(summary.duration_s)),
+        ("request_throughput", "requests/s", "value", t.request_rps),
+        ("goodput", "requests/s", "value", slo.and_then(|s| s.goodput_rps)),
+        ("output_throughput", "tokens/s", "value", t.output_tok_s),
+        (
+            "total_throughput_logical",
+            "tokens/s",
+            "value",
+            t.total_logical_tok_s,
+        ),
+        (
+            "total_throughput_computed",
+            "tokens/s",
+            "value",
+            t.total_computed_tok_s,
+        ),
+    ]
+}
+
+fn gauge_rows(summary: &Summary) -> Vec<SummaryRow> {
+    let g = &summary.gauges;
+    let mut rows = vec![
+        ("in_system", "requests", "mean", summary.in_system_mean),
+        ("utilisation", "1", "value", g.utilisation),
+    ];
+    let gauges = [
+        ("running", "requests", g.running),
+        ("waiting", "requests", g.waiting),
+        ("kv_usage", "1", g.kv_usage),
+    ];
+    for (name, unit, gauge) in gauges {
+        rows.push((name, unit, "mean", gauge.map(|g| g.mean)));
+        rows.push((name, unit, "max", gauge.map(|g| g.max)));
     }
     rows
 }
@@ -179,6 +190,7 @@ mod tests {
     use super::*;
     use crate::metric::fixture::three_requests;
     use crate::metric::summary::SummaryOptions;
+    use crate::metric::vllm_bench::BenchInfo;
 
     #[test]
     fn gaps_come_back_as_they_went() {
@@ -209,7 +221,15 @@ mod tests {
         assert!(text.contains("\nttft,s,mean,0.015\n"), "{text}");
         assert!(text.contains("\ngoodput,requests/s,value,\n"), "{text}");
         let json = dir.path().join("summary.json");
-        write_json(&json, &summary).unwrap();
+        write_figures(
+            dir.path(),
+            &three_requests(),
+            &summary,
+            &BenchResult::of(&three_requests(), &BenchInfo::default()),
+        )
+        .unwrap();
+        let names = ["summary.json", "summary.csv", "result.json", TOKEN_GAPS_FILE];
+        assert!(names.iter().all(|name| dir.path().join(name).is_file()));
         let back: Summary = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
         assert_eq!(back, summary);
     }

@@ -19,8 +19,8 @@ const SIGMAS: f64 = 3.0;
 /// over the second quarter of the span of arrivals is compared with that over the last quarter. Half a span of
 /// arrivals lies between the centres of the two. The run is saturated when the backlog grew by more than 5 % of
 /// those arrivals and by more than three standard deviations of a Poisson count with the earlier mean (plus
-/// one). A load 10 % above capacity leaves about a tenth of its arrivals behind and is found; a closed loop
-/// never grows. Rejected requests are not backlog.
+/// one). A closed loop never grows. Rejected requests are not backlog. How often the rule is right on single
+/// queues is tabulated in `docs/METRICS.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Backlog {
     /// Mean backlog over the second quarter.

@@ -172,6 +172,8 @@ pub struct Summary {
     pub latency: LatencyStats,
     /// Completed requests with fewer than two output tokens, which are in no TPOT.
     pub tpot_undefined: u64,
+    /// Measured requests whose instants are out of order (imported runs with several clocks).
+    pub out_of_order: u64,
     /// Preemptions of the measured requests.
     pub preemptions: u64,
     /// Running, waiting, KV use.
@@ -226,6 +228,7 @@ impl Summary {
             throughput: throughput(run, &window, &gaps),
             latency: LatencyStats::of(&latencies),
             tpot_undefined: latencies.tpot_undefined,
+            out_of_order: requests.iter().filter(|r| is_out_of_order(r)).count() as u64,
             preemptions: requests.iter().map(|r| u64::from(r.preemptions)).sum(),
             gauges: Gauges::of(run, &window),
             in_system_mean: in_system_mean(run),
@@ -235,6 +238,19 @@ impl Summary {
         summary.notes = notes(&summary, options, gaps_known);
         summary
     }
+}
+
+/// Some instant lies before one that it must follow.
+fn is_out_of_order(r: &RequestRecord) -> bool {
+    let instants = [
+        Some(r.scheduled),
+        Some(r.sent),
+        r.enqueued,
+        r.first_scheduled,
+        r.first_token,
+        r.last_token,
+    ];
+    !instants.into_iter().flatten().is_sorted()
 }
 
 fn period(run: &RunRecord, window: &Window) -> Period {
@@ -348,6 +364,12 @@ fn notes(summary: &Summary, options: &SummaryOptions, gaps_known: bool) -> Vec<S
     }
     if !gaps_known {
         notes.push("token times were not kept: stalls and an ITL target cannot be judged".into());
+    }
+    if summary.out_of_order > 0 {
+        notes.push(format!(
+            "{} requests have instants out of order, as from two clocks; spans that would be negative count as 0",
+            summary.out_of_order
+        ));
     }
     let lag = summary.latency.send_lag.p99.zip(options.slo.ttft);
     if let Some((lag, target)) = lag.filter(|(lag, target)| *lag > 0.01 * target.as_secs_f64()) {

@@ -7,7 +7,11 @@
 mod axis;
 mod draw;
 
+use std::io;
+use std::path::Path;
+
 use super::table::csv_text;
+use crate::input::write_atomic;
 
 /// Everything that is drawn.
 #[derive(Debug, Clone, PartialEq)]
@@ -198,6 +202,19 @@ impl Plot {
             None => svg,
         }
     }
+}
+
+/// Writes `<name>.svg` and its data `<name>.csv` into `folder`.
+///
+/// # Errors
+/// Any I/O error.
+pub fn write(folder: &Path, name: &str, plot: &Plot) -> io::Result<()> {
+    write_atomic(&folder.join(format!("{name}.svg")), |w| {
+        w.write_all(plot.svg_file().as_bytes())
+    })?;
+    write_atomic(&folder.join(format!("{name}.csv")), |w| {
+        w.write_all(plot.csv().as_bytes())
+    })
 }
 
 #[cfg(test)]

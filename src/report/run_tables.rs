@@ -50,19 +50,22 @@ pub fn counts(summary: &Summary) -> Table {
     table
 }
 
+/// Figure, value, unit.
+type Row = (&'static str, Cell, &'static str);
+
 /// Rates and gauges.
 pub fn rates(summary: &Summary) -> Table {
-    let mut table = Table::new(
-        "Rates and gauges",
-        vec![
-            Column::plain("figure"),
-            Column::plain("value"),
-            Column::plain("unit"),
-        ],
-    );
-    let (t, g) = (&summary.throughput, &summary.gauges);
-    let share = |x: Option<f64>| x.map_or(Cell::Absent, Cell::Share);
-    let rows: [(&str, Cell, &str); 17] = [
+    let columns = ["figure", "value", "unit"].map(Column::plain).to_vec();
+    let mut table = Table::new("Rates and gauges", columns);
+    for (figure, value, unit) in rate_rows(summary).into_iter().chain(gauge_rows(summary)) {
+        table.push(vec![figure.into(), value, unit.into()]);
+    }
+    table
+}
+
+fn rate_rows(summary: &Summary) -> [Row; 10] {
+    let (t, tokens) = (&summary.throughput, &summary.tokens);
+    [
         ("duration", summary.duration_s.into(), "s"),
         ("request throughput", t.request_rps.into(), "requests/s"),
         (
@@ -81,10 +84,17 @@ pub fn rates(summary: &Summary) -> Table {
             t.total_computed_tok_s.into(),
             "tokens/s",
         ),
-        ("input tokens", summary.tokens.input.into(), "tokens"),
-        ("of which cached", summary.tokens.cached.into(), "tokens"),
-        ("output tokens", summary.tokens.output.into(), "tokens"),
+        ("input tokens", tokens.input.into(), "tokens"),
+        ("of which cached", tokens.cached.into(), "tokens"),
+        ("output tokens", tokens.output.into(), "tokens"),
         ("preemptions", summary.preemptions.into(), "times"),
+    ]
+}
+
+fn gauge_rows(summary: &Summary) -> [Row; 8] {
+    let g = &summary.gauges;
+    let share = |x: Option<f64>| x.map_or(Cell::Absent, Cell::Share);
+    [
         ("in the system, mean", summary.in_system_mean.into(), "requests"),
         (
             "running, mean over busy time",
@@ -106,24 +116,18 @@ pub fn rates(summary: &Summary) -> Table {
             g.waiting.map(|g| g.max as u64).into(),
             "requests a replica",
         ),
-        ("KV use, mean / max", kv(summary), "of usable blocks"),
+        (
+            "KV use, mean over busy time",
+            share(g.kv_usage.map(|g| g.mean)),
+            "of usable blocks",
+        ),
+        (
+            "KV use, max",
+            share(g.kv_usage.map(|g| g.max)),
+            "of usable blocks",
+        ),
         ("busy", share(g.utilisation), "of wall clock"),
-    ];
-    for (figure, value, unit) in rows {
-        table.push(vec![figure.into(), value, unit.into()]);
-    }
-    table
-}
-
-fn kv(summary: &Summary) -> Cell {
-    let both = |g: crate::metric::gauges::Gauge| {
-        format!(
-            "{} / {}",
-            Cell::Share(g.mean).display(),
-            Cell::Share(g.max).display()
-        )
-    };
-    summary.gauges.kv_usage.map(both).into()
+    ]
 }
 
 /// How each target was met; `None` without targets.
@@ -195,4 +199,57 @@ pub fn latencies(summary: &Summary) -> Table {
         table.note = Some(summary.notes.join("; "));
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metric::fixture::three_requests;
+    use crate::metric::{Slo, SummaryOptions};
+    use crate::record::RunRecord;
+    use crate::units::SimDuration;
+
+    #[test]
+    fn tables_show_the_timeline() {
+        let slo = Slo {
+            ttft: Some(SimDuration(16_000_000)),
+            ..Slo::default()
+        };
+        let options = SummaryOptions {
+            slo,
+            ..SummaryOptions::default()
+        };
+        let tables = summary_tables(&Summary::of(&three_requests(), &options));
+        let titles: Vec<&str> = tables.iter().map(|t| t.title.as_str()).collect();
+        let want = [
+            "Requests",
+            "Rates and gauges",
+            "Service-level objectives",
+            "Latencies, engine boundary",
+        ];
+        assert_eq!(titles, want);
+        assert_eq!(
+            tables[0].rows[5],
+            ["within SLO".into(), Cell::Count(2), Cell::Share(0.5)]
+        );
+        let itl = &tables[3].rows[2];
+        assert_eq!((itl[1].display(), itl[2].display()), ("4".into(), "9.500".into()));
+        assert!(
+            tables[3]
+                .note
+                .as_ref()
+                .is_some_and(|n| n.contains("p99 of fewer than 100"))
+        );
+    }
+
+    #[test]
+    fn an_empty_run_shows_dashes_not_zeros() {
+        let tables = summary_tables(&Summary::of(&RunRecord::default(), &SummaryOptions::default()));
+        let latencies = tables.last().map(|t| t.rows.clone()).unwrap_or_default();
+        assert!(
+            latencies
+                .iter()
+                .all(|row| row[2..].iter().all(|cell| *cell == Cell::Absent))
+        );
+    }
 }

@@ -159,6 +159,20 @@ fn a_large_run_is_summarised_fast() {
 }
 
 #[test]
+fn instants_of_two_clocks_are_counted() {
+    let mut run = three_requests();
+    run.requests[1].enqueued = Some(SimTime(10 * MS + 9));
+    let summary = Summary::of(&run, &SummaryOptions::default());
+    assert_eq!((summary.out_of_order, summary.latency.queue.n), (1, 3));
+    assert_relative_eq!(summary.latency.queue.mean.unwrap(), 0.003);
+    assert!(
+        summary.notes.iter().any(|n| n.contains("out of order")),
+        "{:?}",
+        summary.notes
+    );
+}
+
+#[test]
 fn the_schema_names_every_field_of_a_summary() {
     let schema = schemars::schema_for!(Summary).to_value();
     let summary = serde_json::to_value(Summary::of(&three_requests(), &SummaryOptions::default())).unwrap();

@@ -114,3 +114,12 @@ fn forbidden_characters_do_not_break_the_drawing() {
     let svg = plot.svg();
     assert!(svg.contains("a b &lt;c&gt;&amp;"), "{svg}");
 }
+
+#[test]
+fn a_plot_is_written_with_its_data_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "ttft", &all_with(&[(1.0, 0.1)])[1]).unwrap();
+    let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    assert!(read("ttft.svg").contains("Distribution of ITL"));
+    assert_eq!(read("ttft.csv"), all_with(&[(1.0, 0.1)])[1].csv());
+}
