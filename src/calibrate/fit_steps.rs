@@ -141,7 +141,7 @@ fn refuse_duplicates(captures: &[Capture]) -> Result<(), FitError> {
 }
 
 /// Steps that computed something and in which the machine did not stall.
-fn usable_steps(capture: &Capture) -> RunSteps {
+pub(super) fn usable_steps(capture: &Capture) -> RunSteps {
     let mut run = RunSteps::default();
     for step in &capture.steps {
         if !step.batch.is_empty() && !stalls::is_stalled(step) && step.duration_s() > 0.0 {

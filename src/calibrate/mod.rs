@@ -1,6 +1,7 @@
 //! From measurements to step-time models: captures in, fits out.
 
 pub mod actual;
+pub mod check;
 mod errors;
 pub mod fit_steps;
 mod host;
@@ -13,6 +14,7 @@ mod rows;
 pub mod stalls;
 mod table;
 
+pub use check::{RunCheck, check_run};
 pub use fit_steps::{FitError, FitOptions, fit_steps, slowness_of};
 pub use manifest::{CaptureManifest, CaptureMode};
 pub use observe::{Capture, find_captures, is_capture};

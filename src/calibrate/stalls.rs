@@ -27,7 +27,7 @@ pub fn is_stalled(step: &CaptureStep) -> bool {
 }
 
 /// Stall time of a step; 0 for one that did not stall.
-fn stall_s(step: &CaptureStep) -> f64 {
+pub(super) fn stall_s(step: &CaptureStep) -> f64 {
     if is_stalled(step) { step.off_cpu_s() } else { 0.0 }
 }
 

@@ -10,7 +10,7 @@ use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::Outcome;
-use crate::calibrate::{Capture, FitOptions, find_captures, fit_steps};
+use crate::calibrate::{Capture, FitOptions, RunCheck, check_run, find_captures, fit_steps};
 use crate::input::{InputError, write_atomic};
 use crate::steptime::fit_file::{Fit, StepError};
 
@@ -25,6 +25,8 @@ pub struct CalibrateArgs {
 enum CalibrateCommand {
     /// Fit step times to captures of a real engine.
     Steps(StepsArgs),
+    /// Check a fit of step times against captures, batch for batch.
+    Check(CheckArgs),
 }
 
 /// `calibrate steps`.
@@ -47,6 +49,20 @@ pub struct StepsArgs {
     json: bool,
 }
 
+/// `calibrate check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Capture folders, or folders of capture folders.
+    #[arg(required = true, value_name = "CAPTURE")]
+    captures: Vec<PathBuf>,
+    /// The fit file.
+    #[arg(long, value_name = "FIT")]
+    fit: PathBuf,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
 /// Runs `kneeboard calibrate`.
 ///
 /// # Errors
@@ -54,17 +70,23 @@ pub struct StepsArgs {
 pub fn run(args: &CalibrateArgs) -> anyhow::Result<Outcome> {
     match &args.command {
         CalibrateCommand::Steps(args) => steps(args),
+        CalibrateCommand::Check(args) => check(args),
     }
 }
 
-fn steps(args: &StepsArgs) -> anyhow::Result<Outcome> {
-    refuse_existing(&args.output, args.overwrite)?;
+fn read_captures(paths: &[PathBuf]) -> Result<Vec<Capture>, InputError> {
     let mut captures = Vec::new();
-    for path in &args.captures {
+    for path in paths {
         for folder in find_captures(path)? {
             captures.push(Capture::read(&folder)?);
         }
     }
+    Ok(captures)
+}
+
+fn steps(args: &StepsArgs) -> anyhow::Result<Outcome> {
+    refuse_existing(&args.output, args.overwrite)?;
+    let captures = read_captures(&args.captures)?;
     let bar = delayed_bar("fitting");
     let options = FitOptions {
         hold_out: !args.no_hold_out,
@@ -89,6 +111,53 @@ fn steps(args: &StepsArgs) -> anyhow::Result<Outcome> {
     };
     writeln!(std::io::stdout().lock(), "{text}")?;
     Ok(Outcome::Done)
+}
+
+fn check(args: &CheckArgs) -> anyhow::Result<Outcome> {
+    let fit = Fit::read(&args.fit)?;
+    let model = fit.model(&args.fit)?;
+    let captures = read_captures(&args.captures)?;
+    let runs: Vec<RunCheck> = captures.iter().map(|c| check_run(&fit, &model, c)).collect();
+    let text = if args.json {
+        serde_json::to_string_pretty(&runs)?
+    } else {
+        check_table(&runs).to_string()
+    };
+    writeln!(std::io::stdout().lock(), "{text}")?;
+    Ok(Outcome::Done)
+}
+
+fn check_table(runs: &[RunCheck]) -> Table {
+    let mut t = table(&[
+        "run",
+        "steps",
+        "median",
+        "median abs",
+        "p90 abs",
+        "sum",
+        "sum with probe",
+        "outside hull",
+        "stalls s",
+        "predicted s",
+        "off by, of the run",
+    ]);
+    for r in runs {
+        t.add_row(vec![
+            r.run.clone(),
+            r.error.steps.to_string(),
+            percent(r.error.median),
+            percent(r.error.median_abs),
+            percent(r.error.p90_abs),
+            percent(r.error.sum),
+            r.sum_with_probe.map_or("-".into(), percent),
+            r.outside_hull.to_string(),
+            format!("{:.2}", r.stalled_s),
+            r.predicted_stall_s.map_or("-".into(), |s| format!("{s:.2}")),
+            r.predicted_stall_s
+                .map_or("-".into(), |s| percent((s - r.stalled_s) / r.duration_s)),
+        ]);
+    }
+    t
 }
 
 fn refuse_existing(path: &Path, overwrite: bool) -> Result<(), InputError> {

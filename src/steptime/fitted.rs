@@ -1,9 +1,12 @@
 //! A step-time model fitted to measured steps: a sum of non-negative terms, each with a physical meaning.
 //!
 //! `seconds = step + prefill_row * rows + prefill_token * tokens + prefill_token_context * positions
-//!  + decode_row * rows + decode_row_above_knee * max(rows - knee, 0) + decode_context * positions`
+//!  + decode_row * rows + decode_row_above_knee * max(rows - knee, 0) + decode_pair * [exactly 2 decodes]
+//!  + decode_context * positions`
 //!
-//! Every coefficient is at least 0, so a larger batch never takes less time, outside the fitted region too.
+//! Every coefficient is at least 0, so time grows with the batch, outside the fitted region too. The one
+//! exception is `decode_pair`, the extra time of a step of two decodes and nothing else: matrix kernels are
+//! chosen by the number of rows, and the one for two rows can be slower than those for three or four.
 //! A drafted token that is verified beside a decode counts as a further row.
 //! Up to the knee a decode step is held up by work that all rows share (weights, launches); above it every
 //! further row costs more.
@@ -12,7 +15,7 @@ use super::{BatchShape, StepTime};
 use crate::units::SimDuration;
 
 /// Number of linear terms.
-pub const TERMS: usize = 7;
+pub const TERMS: usize = 8;
 
 /// Name and unit of each linear term's coefficient, in the order of [`terms`].
 pub const TERM_NAMES: [(&str, &str); TERMS] = [
@@ -22,6 +25,7 @@ pub const TERM_NAMES: [(&str, &str); TERMS] = [
     ("prefill_token_context", "s/position"),
     ("decode_row", "s/row"),
     ("decode_row_above_knee", "s/row"),
+    ("decode_pair", "s"),
     ("decode_context", "s/position"),
 ];
 
@@ -34,6 +38,7 @@ pub fn terms(batch: &BatchShape, knee: u32) -> [f64; TERMS] {
         batch.prefill_token_context as f64,
         f64::from(batch.decode_tokens),
         f64::from(batch.decode_tokens.saturating_sub(knee)),
+        f64::from(u8::from(batch.decode_tokens == 2 && batch.prefill_seqs == 0)),
         batch.decode_context_tokens as f64,
     ]
 }
@@ -123,7 +128,7 @@ mod tests {
 
     #[test]
     fn terms_add_up_by_hand() {
-        let model = FittedStepTime::new([8e-3, 1e-3, 2e-4, 1e-7, 5e-5, 3e-4, 6e-7], 4).unwrap();
+        let model = FittedStepTime::new([8e-3, 1e-3, 2e-4, 1e-7, 5e-5, 3e-4, 9e-4, 6e-7], 4).unwrap();
         let mut batch = BatchShape::default();
         batch.add_prefill(10, 100); // attends 10 * 100 + 55 positions
         for _ in 0..6 {
@@ -149,14 +154,14 @@ mod tests {
             prefill_token_context: u64::MAX,
             ..BatchShape::default()
         };
-        let model = FittedStepTime::new([0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0], 4).unwrap();
+        let model = FittedStepTime::new([0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0], 4).unwrap();
         assert_eq!(model.duration(&huge), SimDuration(u64::MAX));
         assert_eq!(model.duration(&BatchShape::default()), SimDuration(1));
     }
 
     #[test]
     fn coefficients_are_checked() {
-        let with = |value| FittedStepTime::new([1e-3, 0.0, value, 0.0, 0.0, 0.0, 0.0], 4);
+        let with = |value| FittedStepTime::new([1e-3, 0.0, value, 0.0, 0.0, 0.0, 0.0, 0.0], 4);
         assert!(matches!(
             with(-1.0),
             Err(CoefficientError::OutOfRange {
