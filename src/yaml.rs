@@ -18,7 +18,7 @@ pub fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T, InputEr
             e.into_inner()
         })
     });
-    parsed.map_err(|e| from_yaml_error(&e, origin, &field))
+    parsed.map_err(|e| from_yaml_error(&e, text, origin, &field))
 }
 
 /// One YAML value out of a command line argument: `0.5`, `[1, 2]`, `poisson`.
@@ -38,34 +38,81 @@ pub fn parse_value(text: &str, origin: &str) -> Result<Value, InputError> {
 /// [`InputError`] with the path of the field at fault.
 pub fn from_value<T: DeserializeOwned>(value: Value, origin: &str) -> Result<T, InputError> {
     serde_path_to_error::deserialize(value).map_err(|e| {
-        let path = e.path().to_string();
-        let found = e.into_inner().to_string();
-        let error = InputError::new(origin, found);
-        if is_named(&path) { error.at(path) } else { error }
+        let path = place_of(&e.path().to_string());
+        let error = explain(&e.into_inner().to_string(), origin);
+        if path.is_empty() { error } else { error.at(path) }
     })
 }
 
-fn is_named(path: &str) -> bool {
-    !path.is_empty() && path != "." && path != "?"
+/// A path as users write it: `a.b.0.c`, without the marks for what has no name.
+fn place_of(path: &str) -> String {
+    let dotted = path.replace('[', ".").replace(']', "");
+    dotted
+        .split('.')
+        .filter(|s| !s.is_empty() && *s != "?")
+        .collect::<Vec<_>>()
+        .join(".")
 }
 
-fn from_yaml_error(error: &YamlError, origin: &str, field: &str) -> InputError {
-    let mut place = error
-        .location()
-        .map(|l| format!("line {}, column {}", l.line(), l.column()))
-        .unwrap_or_default();
-    if is_named(field) {
-        let sep = if place.is_empty() { "" } else { ", " };
-        place = format!("{place}{sep}{field}");
+/// Serde's own messages, for readers who know no serde: what was found, what is allowed, the nearest name.
+fn explain(message: &str, origin: &str) -> InputError {
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    let allowed = |names: &[&str]| format!("allowed here: {}", names.join(", "));
+    for (start, what) in [
+        ("unknown field", "unknown key"),
+        ("unknown variant", "unknown name"),
+    ] {
+        if message.starts_with(start)
+            && let Some(given) = quoted.next()
+        {
+            let names: Vec<&str> = quoted.collect();
+            return InputError::new(origin, format!("{what} '{given}'"))
+                .allowed(allowed(&names))
+                .nearest_of(given, names.iter().copied());
+        }
     }
-    let mut out = describe(error, origin);
-    if !place.is_empty() {
-        out = out.at(place);
+    if message.starts_with("missing field")
+        && let Some(field) = quoted.next()
+    {
+        return InputError::new(origin, format!("the key '{field}' is missing"));
     }
-    out
+    let wrong = message
+        .strip_prefix("invalid type: ")
+        .or_else(|| message.strip_prefix("invalid value: "));
+    match wrong.and_then(|rest| rest.rsplit_once(", expected ")) {
+        Some((found, expected)) => InputError::new(origin, format!("found {}", found.replace('`', "")))
+            .allowed(format!("allowed: {}", kind(expected))),
+        None => InputError::new(origin, message),
+    }
 }
 
-fn describe(error: &YamlError, origin: &str) -> InputError {
+fn from_yaml_error(error: &YamlError, text: &str, origin: &str, field: &str) -> InputError {
+    let location = error.location().map(|l| (l.line(), l.column()));
+    let line = location.map(|(line, column)| format!("line {line}, column {column}"));
+    let place: Vec<String> = line
+        .into_iter()
+        .chain(Some(place_of(field)).filter(|f| !f.is_empty()))
+        .collect();
+    let token = location.and_then(|(line, column)| token_at(text, line, column));
+    let out = describe(error, token, origin);
+    if place.is_empty() {
+        out
+    } else {
+        out.at(place.join(", "))
+    }
+}
+
+/// The plain scalar that starts at a place (counted from 1) of the text.
+fn token_at(text: &str, line: u64, column: u64) -> Option<&str> {
+    let line = text.lines().nth(usize::try_from(line).ok()?.checked_sub(1)?)?;
+    let skip = usize::try_from(column).ok()?.checked_sub(1)?;
+    let (start, _) = line.char_indices().nth(skip)?;
+    let rest = &line[start..];
+    let end = rest.find([',', '}', ']', '#']).unwrap_or(rest.len());
+    Some(rest[..end].trim()).filter(|t| !t.is_empty())
+}
+
+fn describe(error: &YamlError, token: Option<&str>, origin: &str) -> InputError {
     let say = |found: String| InputError::new(origin, found);
     match error.without_snippet() {
         YamlError::SerdeUnknownField { field, expected, .. } => say(format!("unknown key '{field}'"))
@@ -88,7 +135,13 @@ fn describe(error: &YamlError, origin: &str) -> InputError {
             unexpected, expected, ..
         } => say(format!("found {unexpected}")).allowed(format!("allowed: {expected}")),
         YamlError::InvalidScalar { ty, .. } => {
-            say("a value of the wrong kind".to_owned()).allowed(format!("allowed: {}", kind(ty)))
+            say(format!("found '{}'", token.unwrap_or("a value of another kind")))
+                .allowed(format!("allowed: {}", kind(ty)))
+        }
+        YamlError::ExpectedStringKeyForExternallyTaggedEnum { .. }
+        | YamlError::ExternallyTaggedEnumExpectedScalarOrMapping { .. }
+        | YamlError::ExpectedMappingEndAfterEnumVariantValue { .. } => {
+            say("one form must be chosen here".to_owned()).allowed("allowed: exactly one key with its value")
         }
         YamlError::NonFiniteFloat { value, .. } => {
             say(format!("found {value}")).allowed("allowed: a finite number")
@@ -106,13 +159,16 @@ fn kind(ty: &str) -> String {
         "u32" => "a whole number from 0 to 4294967295".to_owned(),
         "u64" => "a whole number from 0".to_owned(),
         "i32" | "i64" => "a whole number".to_owned(),
+        "a boolean" | "bool" => "true or false".to_owned(),
         "f64" => "a number".to_owned(),
         other => other.to_owned(),
     }
 }
 
+/// The parser's own words, without the place that we say ourselves.
 fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or("not valid YAML").to_owned()
+    let line = text.lines().next().unwrap_or("not valid YAML");
+    line.split(" at line ").next().unwrap_or(line).to_owned()
 }
 
 #[cfg(test)]
@@ -148,7 +204,23 @@ mod tests {
         let text = e.to_string();
         assert!(text.contains("line 1"), "{text}");
         assert!(text.contains("engine.max_num_seqs"), "{text}");
-        assert!(text.contains("whole number"), "{text}");
+        assert!(
+            text.contains("found '-4'") && text.contains("whole number"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn values_are_explained_as_text_is() {
+        let e = from_value::<Top>(serde_json::json!({"engine": {"max_num_seq": 4}}), "--set x").unwrap_err();
+        assert_eq!(e.nearest.as_deref(), Some("max_num_seqs"));
+        assert_eq!(e.place.as_deref(), Some("engine.max_num_seq"));
+        let e = from_value::<Top>(serde_json::json!({"engine": {"max_num_seqs": "many"}}), "--set x")
+            .unwrap_err();
+        assert_eq!(
+            e.to_string(),
+            "--set x, engine.max_num_seqs: found string \"many\"; allowed: a whole number from 0 to 4294967295"
+        );
     }
 
     #[test]

@@ -277,36 +277,25 @@ impl Plan {
             out.push("prompt and output lengths are drawn independently of each other".to_owned());
         }
         if let Some(ledger) = self.memory() {
+            let doubtful = self.doubtful_figures();
+            let from = match doubtful.as_slice() {
+                [] => String::new(),
+                names => format!("; doubtful figures behind it: {}", names.join(", ")),
+            };
             out.push(format!(
-                "the number of KV blocks is derived, not measured: {ledger}"
+                "the number of KV blocks is derived, not measured: {ledger}{from}"
             ));
         }
-        for (kind, name, rows) in [
-            (
-                "model",
-                self.engine.model.as_ref().map(|m| &m.name),
-                self.engine.model.as_ref().map(|m| m.figures()),
-            ),
-            (
-                "accelerator",
-                self.engine.accelerator.as_ref().map(|a| &a.name),
-                self.engine.accelerator.as_ref().map(|a| a.figures()),
-            ),
-        ] {
-            let doubtful: Vec<_> = rows
-                .iter()
-                .flatten()
-                .filter(|r| r.doubt.is_some())
-                .map(|r| r.name)
-                .collect();
-            if let (Some(name), false) = (name, doubtful.is_empty()) {
-                out.push(format!(
-                    "doubtful figures in {kind} profile {name}: {}",
-                    doubtful.join(", ")
-                ));
-            }
-        }
         out
+    }
+
+    /// Figures behind the derived block count that their profiles mark as doubtful.
+    fn doubtful_figures(&self) -> Vec<String> {
+        let model = self.engine.model.iter().flat_map(|m| m.figures());
+        let device = self.engine.accelerator.iter().flat_map(|a| a.figures());
+        let memory_only = device.filter(|f| f.name.ends_with("_bytes"));
+        let doubtful = model.chain(memory_only).filter(|f| f.doubt.is_some());
+        doubtful.map(|f| f.name.to_owned()).collect()
     }
 
     /// Every resolved value with its source, in the order of the schema.

@@ -125,7 +125,7 @@ pub fn resolve_load(
 }
 
 const CLOSED_ONLY: &str = "it belongs to load.model closed-loop: leave it out";
-const OPEN_ONLY: &str = "arrivals belong to load.model open-loop: leave it out";
+const OPEN_ONLY: &str = "arrivals belong to load.model open-loop: leave them out (--set load.arrival=null)";
 
 fn no_arrivals(load: &Load, blame: &Blame<'_>) -> Result<(), InputError> {
     let a = &load.arrival;

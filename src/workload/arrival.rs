@@ -46,7 +46,7 @@ pub enum ArrivalError {
 }
 
 /// Most arrivals of one run; bounds the memory of a mistyped rate.
-pub const MAX_ARRIVALS: u32 = 50_000_000;
+pub const MAX_ARRIVALS: u32 = 10_000_000;
 
 /// Arrival instants at `rate` a second. The first comes one gap after 0, as in vLLM's benchmark.
 ///
@@ -65,6 +65,13 @@ pub fn times(
 ) -> Result<Vec<SimTime>, ArrivalError> {
     if !(rate.is_finite() && rate > 0.0) {
         return Err(ArrivalError::Rate(rate));
+    }
+    let expected = match until {
+        Until::Count(n) => f64::from(n),
+        Until::Time(end) => rate * end.as_secs_f64() / 2.0, // chance may halve it, hardly more
+    };
+    if expected > f64::from(MAX_ARRIVALS) {
+        return Err(ArrivalError::TooMany);
     }
     let mut gap = sampler(gaps)?;
     let mut total = 0.0;

@@ -159,7 +159,11 @@ fn sampled_requests_do_not_change_between_releases() {
     assert_ne!(trace, plan("priority.yaml", &[]).trace(2).unwrap());
 }
 
-const PINNED: [(u64, u32, u32, i32); 3] = [(0, 0, 0, 0); 3];
+const PINNED: [(u64, u32, u32, i32); 3] = [
+    (371_285_712, 366, 137, 5),
+    (1_111_427_320, 1204, 269, 5),
+    (3_039_931_310, 843, 305, 5),
+];
 
 #[test]
 fn a_replayed_trace_is_stretched_to_the_rate_that_is_asked_for() {
