@@ -2,6 +2,7 @@
 
 pub mod actual;
 pub mod check;
+pub mod dataset;
 mod errors;
 pub mod fit_steps;
 mod host;

@@ -44,9 +44,9 @@ pub fn run(args: &CompareArgs) -> anyhow::Result<Outcome> {
     }
     let report = compare_all(&captures, &fit, &args.fit)?;
     let text = if args.json {
-        serde_json::to_string_pretty(&report)?
+        serde_json::to_string_pretty(&report)? + "\n"
     } else {
-        comparison_text(&report)
+        comparison_text(&report, None) + "\n"
     };
     print(&text)?;
     Ok(Outcome::Done)

@@ -55,7 +55,7 @@ pub fn run(args: &ConformArgs) -> anyhow::Result<Outcome> {
     } else {
         report.to_text()
     };
-    print(&text)?;
+    print(&(text + "\n"))?;
     let all = report.identical_cases == report.cases.len();
     Ok(if all { Outcome::Done } else { Outcome::CheckFailed })
 }

@@ -7,10 +7,15 @@ mod calibrate;
 mod compare;
 mod completions;
 mod conform;
+mod output;
+mod preflight;
 mod profile;
+mod progress;
 mod schema;
 mod show;
+mod simulate;
 mod stdout;
+mod sweep;
 mod trace;
 
 use std::io;
@@ -83,6 +88,14 @@ impl Global {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// The whole job: calibrate, compare with held-out runs, sweep, find capacities and knees, write the report.
+    Preflight(preflight::PreflightArgs),
+    /// Simulate a scenario at its own load.
+    Simulate(simulate::SimulateArgs),
+    /// Run every combination of a scenario's sweep axes.
+    Sweep(sweep::SweepArgs),
+    /// Find the highest load that a scenario carries at its SLO.
+    Capacity(sweep::CapacityArgs),
     /// Replay recorded vLLM scheduler logs through the engine, step by step.
     Conform(conform::ConformArgs),
     /// Fit models to measurements.
@@ -159,6 +172,10 @@ pub fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> anyhow::Result<Outcome> {
     match &cli.command {
+        Command::Preflight(args) => preflight::run(args, &cli.global),
+        Command::Simulate(args) => simulate::run(args),
+        Command::Sweep(args) => sweep::run(args, &cli.global),
+        Command::Capacity(args) => sweep::run_capacity(args, &cli.global),
         Command::Conform(args) => conform::run(args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Compare(args) => compare::run(args),

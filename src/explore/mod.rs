@@ -1,4 +1,7 @@
 //! Many runs: sweeps over configurations, the search for capacity, and the knee.
 
 pub mod capacity;
+pub mod grid;
 pub mod knee;
+pub mod study;
+pub mod sweep;

@@ -1,30 +1,63 @@
-//! Predicted beside actual, for the terminal.
+//! Predicted beside actual.
 
-use std::fmt::Write;
-
-use comfy_table::{CellAlignment, Table, presets};
-
+use super::figures::{Curve, PredictedActual};
+use super::plot::Plot;
+use super::table::{Cell, Column, Table};
 use crate::verify::compare::{CaptureComparison, CompareReport, FigureComparison};
 
 /// The whole comparison as text: a table a capture, then the medians over captures.
-pub fn comparison_text(report: &CompareReport) -> String {
-    let mut text = String::new();
-    for capture in &report.captures {
-        capture_text(&mut text, capture);
-    }
-    for skipped in &report.skipped {
-        let _ = writeln!(text, "{}: skipped, {}", skipped.name, skipped.reason);
-    }
+pub fn comparison_text(report: &CompareReport, width: Option<u16>) -> String {
+    let mut parts: Vec<String> = report.captures.iter().map(|c| capture_text(c, width)).collect();
     if report.captures.len() > 1 {
-        let _ = write!(text, "\n{}", medians_text(&report.captures));
+        parts.push(runs_table(&report.captures).terminal(width));
+        parts.push(medians_table(&report.captures).terminal(width));
     }
-    text.trim_end().to_owned()
+    parts.extend(
+        report
+            .skipped
+            .iter()
+            .map(|s| format!("{}: skipped, {}", s.name, s.reason)),
+    );
+    parts.join("\n\n")
 }
 
-fn capture_text(text: &mut String, capture: &CaptureComparison) {
-    let _ = writeln!(text, "{} ({} requests)", capture.name, capture.requests);
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header([
+fn capture_text(capture: &CaptureComparison, width: Option<u16>) -> String {
+    let mut text = figures_table(capture).terminal(width);
+    for line in remarks(capture) {
+        text.push('\n');
+        text.push_str(&line);
+    }
+    text
+}
+
+/// What must be known to read a capture's errors.
+pub fn remarks(capture: &CaptureComparison) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(speed) = capture.machine_speed {
+        lines.push(format!(
+            "the recorded batches took {:+.1} % against the fit; {} machine stalls, {:.2} s in all",
+            100.0 * (speed - 1.0),
+            capture.stalled_steps,
+            capture.stalled_s
+        ));
+    }
+    if capture.saturated == Some(true) {
+        lines.push(
+            "saturated: the backlog grew through the run; judge throughput and run length, and whether the \
+             latencies lie in the band"
+                .into(),
+        );
+    }
+    if !capture.beyond_repeats.is_empty() {
+        lines.push("beyond 1.5 times what real repeats differ by:".into());
+        lines.extend(capture.beyond_repeats.iter().map(|l| format!("  {l}")));
+    }
+    lines
+}
+
+/// Every figure of a capture.
+pub fn figures_table(capture: &CaptureComparison) -> Table {
+    let columns = [
         "metric",
         "stat",
         "n",
@@ -32,102 +65,137 @@ fn capture_text(text: &mut String, capture: &CaptureComparison) {
         "predicted",
         "error",
         "repeats differ",
-        "at -3 % .. +3 % step time",
-    ]);
-    for column in 2..8 {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+        "at -3 % step time",
+        "at +3 %",
+    ];
+    let title = format!("{} ({} requests)", capture.name, capture.requests);
+    let mut table = Table::new(title, columns.map(Column::plain).to_vec());
+    for f in &capture.metrics {
+        table.push(vec![
+            f.metric.as_str().into(),
+            f.stat.as_str().into(),
+            f.n.into(),
+            f.actual.into(),
+            f.predicted.into(),
+            f.rel_error.map_or(Cell::Absent, Cell::Relative),
+            f.repeat_spread.map_or(Cell::Absent, Cell::Share),
+            f.step_time_band.map(|b| b[0]).into(),
+            f.step_time_band.map(|b| b[1]).into(),
+        ]);
     }
-    for figure in &capture.metrics {
-        table.add_row(row(figure));
-    }
-    let _ = writeln!(text, "{}", table.trim_fmt());
-    if let Some(speed) = capture.machine_speed {
-        let _ = writeln!(
-            text,
-            "the recorded batches took {:+.1} % against the fit; {} machine stalls, {:.2} s in all",
-            100.0 * (speed - 1.0),
-            capture.stalled_steps,
-            capture.stalled_s
-        );
-    }
-    if capture.saturated == Some(true) {
-        let _ = writeln!(
-            text,
-            "saturated: the backlog grew through the run; judge throughput and run length, and whether the \
-             latencies lie in the band"
-        );
-    }
-    if !capture.beyond_repeats.is_empty() {
-        let _ = writeln!(text, "beyond 1.5 times what real repeats differ by:");
-        for line in &capture.beyond_repeats {
-            let _ = writeln!(text, "  {line}");
-        }
-    }
-    text.push('\n');
+    table
 }
 
-fn row(f: &FigureComparison) -> [String; 8] {
-    let number = |x: Option<f64>| x.map_or_else(|| "-".to_owned(), significant);
-    [
-        f.metric.clone(),
-        f.stat.clone(),
-        f.n.map_or_else(String::new, |n| n.to_string()),
-        number(f.actual),
-        number(f.predicted),
-        f.rel_error
-            .map_or_else(|| "-".to_owned(), |e| format!("{:+.1} %", 100.0 * e)),
-        f.repeat_spread
-            .map_or_else(|| "-".to_owned(), |s| format!("{:.1} %", 100.0 * s)),
-        f.step_time_band.map_or_else(String::new, |[lo, hi]| {
-            format!("{} .. {}", significant(lo), significant(hi))
-        }),
-    ]
+fn find<'a>(capture: &'a CaptureComparison, metric: &str, stat: &str) -> Option<&'a FigureComparison> {
+    capture
+        .metrics
+        .iter()
+        .find(|f| f.metric == metric && f.stat == stat)
 }
 
-/// Four significant digits, without exponents in the range people read.
-fn significant(x: f64) -> String {
-    if x.abs() < f64::MIN_POSITIVE {
-        return "0".to_owned();
+/// A row a capture: the errors that are judged run by run.
+pub fn runs_table(captures: &[CaptureComparison]) -> Table {
+    let names = [
+        "run",
+        "requests",
+        "run length",
+        "throughput",
+        "TTFT p50",
+        "TPOT p50",
+        "E2E p50",
+        "E2E p99",
+        "machine",
+        "saturated",
+    ];
+    let mut table = Table::new(
+        "Error by run, (predicted - actual) / actual",
+        names.map(Column::plain).to_vec(),
+    );
+    for capture in captures {
+        let error = |metric: &str, stat: &str| {
+            find(capture, metric, stat)
+                .and_then(|f| f.rel_error)
+                .map_or(Cell::Absent, Cell::Relative)
+        };
+        table.push(vec![
+            capture.name.as_str().into(),
+            capture.requests.into(),
+            error("duration_s", "value"),
+            error("output_throughput_tok_s", "value"),
+            error("ttft_s", "p50"),
+            error("tpot_s", "p50"),
+            error("e2e_s", "p50"),
+            error("e2e_s", "p99"),
+            capture
+                .machine_speed
+                .map_or(Cell::Absent, |s| Cell::Relative(s - 1.0)),
+            if capture.saturated == Some(true) {
+                "yes".into()
+            } else {
+                "no".into()
+            },
+        ]);
     }
-    let digits = (3 - x.abs().log10().floor() as i32).clamp(0, 9) as usize;
-    format!("{x:.digits$}")
+    table.note = Some("machine: time of the recorded batches against the fit, stalls left out".into());
+    table
 }
 
 /// Median over the captures of the absolute relative error, metric by statistic.
-fn medians_text(captures: &[CaptureComparison]) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header([
+pub fn medians_table(captures: &[CaptureComparison]) -> Table {
+    let names = [
         "metric",
         "stat",
-        "captures",
-        "median |error|",
-        "largest",
-    ]);
-    for (i, figure) in captures[0].metrics.iter().enumerate() {
+        "runs",
+        "median error",
+        "largest error",
+        "repeats differ",
+    ];
+    let mut table = Table::new("Absolute error over the runs", names.map(Column::plain).to_vec());
+    for figure in captures.first().map_or(&[][..], |c| &c.metrics) {
         let mut errors: Vec<f64> = captures
             .iter()
-            .filter_map(|c| c.metrics.get(i)?.rel_error)
+            .filter_map(|c| find(c, &figure.metric, &figure.stat)?.rel_error)
             .map(f64::abs)
             .collect();
         errors.sort_by(f64::total_cmp);
-        let (Some(median), Some(largest)) = (median(&errors), errors.last()) else {
-            continue;
-        };
-        table.add_row([
-            figure.metric.clone(),
-            figure.stat.clone(),
-            errors.len().to_string(),
-            format!("{:.1} %", 100.0 * median),
-            format!("{:.1} %", 100.0 * largest),
+        let Some(median) = median(&errors) else { continue };
+        table.push(vec![
+            figure.metric.as_str().into(),
+            figure.stat.as_str().into(),
+            (errors.len() as u64).into(),
+            Cell::Share(median),
+            errors.last().copied().map_or(Cell::Absent, Cell::Share),
+            figure.repeat_spread.map_or(Cell::Absent, Cell::Share),
         ]);
     }
-    format!(
-        "median over {} captures of the absolute error\n{}\n",
-        captures.len(),
-        table.trim_fmt()
-    )
+    table
+}
+
+/// Predicted against actual latencies at mean, p50, p90 and p99, a group a metric, a point a run and statistic.
+pub fn scatter(captures: &[CaptureComparison]) -> Plot {
+    let groups = [
+        ("TTFT", "ttft_s"),
+        ("ITL", "itl_s"),
+        ("TPOT", "tpot_s"),
+        ("E2E", "e2e_s"),
+    ];
+    let groups: Vec<Curve> = groups
+        .iter()
+        .map(|(name, metric)| {
+            let points = captures
+                .iter()
+                .flat_map(|c| c.metrics.iter().filter(|f| f.metric == *metric))
+                .filter_map(|f| f.actual.zip(f.predicted))
+                .collect();
+            ((*name).to_owned(), points)
+        })
+        .collect();
+    PredictedActual {
+        quantity: "latency".into(),
+        unit: "s".into(),
+        groups,
+    }
+    .plot()
 }
 
 /// Median of sorted values.
@@ -143,14 +211,6 @@ fn median(sorted: &[f64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn four_significant_digits() {
-        assert_eq!(significant(0.012_345_6), "0.01235");
-        assert_eq!(significant(123.456), "123.5");
-        assert_eq!(significant(98_765.4), "98765");
-        assert_eq!(significant(0.0), "0");
-    }
 
     #[test]
     fn median_of_even_and_odd() {

@@ -1,11 +1,16 @@
 //! What people read: tables for the terminal, SVG plots with their data, one self-contained HTML page.
 
 pub mod compare;
+pub mod context;
 pub mod figures;
+pub mod fit_tables;
 pub mod html;
 pub mod number;
 pub mod plot;
+pub mod preflight_page;
+pub mod run_page;
 pub mod run_tables;
+pub mod sweep_page;
 pub mod table;
 
 pub use html::{Block, Page, Section};

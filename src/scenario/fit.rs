@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::plan::Machine;
 use crate::input::InputError;
 use crate::sim::HostTimes;
-use crate::steptime::{Fit, Hull, StepTime};
+use crate::steptime::Fit;
 use crate::units::SimDuration;
 
 /// The file of a fit: a path as it is, a name as `calibration/fits/NAME.yaml` in the scenario's folder, the
@@ -23,27 +24,23 @@ pub fn locate(name: &str, base: &Path) -> PathBuf {
         .unwrap_or(relative)
 }
 
-/// What a fit says of its machine.
-#[derive(Debug, Clone)]
-pub struct FittedMachine {
-    /// Step times.
-    pub step_time: Arc<dyn StepTime>,
-    /// Host time around the steps.
-    pub host: HostTimes,
-    /// Batches that the fit has seen.
-    pub hull: Hull,
-}
-
-/// Reads a fit.
+/// Reads a fit and says what it knows of its machine.
 ///
 /// # Errors
 /// [`InputError`] when it is not there or is no fit.
-pub fn load(path: &Path) -> Result<FittedMachine, InputError> {
-    let fit = Fit::read(path)?;
-    Ok(FittedMachine {
+pub fn load(path: &Path) -> Result<Machine, InputError> {
+    machine(&Fit::read(path)?, path)
+}
+
+/// The machine of a fit; `path` is where it was read from, for errors.
+///
+/// # Errors
+/// [`InputError`] when a parameter is out of range.
+pub fn machine(fit: &Fit, path: &Path) -> Result<Machine, InputError> {
+    Ok(Machine {
         step_time: Arc::new(fit.model(path)?),
-        host: host_times(&fit, path)?,
-        hull: fit.hull,
+        host: host_times(fit, path)?,
+        hull: Some(fit.hull.clone()),
     })
 }
 

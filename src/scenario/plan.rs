@@ -229,14 +229,7 @@ impl Plan {
                 host: HostTimes::default(),
                 hull: None,
             }),
-            StepTimeSource::Fit(path) => {
-                let fitted = fit::load(path)?;
-                Ok(Machine {
-                    step_time: fitted.step_time,
-                    host: fitted.host,
-                    hull: Some(fitted.hull),
-                })
-            }
+            StepTimeSource::Fit(path) => fit::load(path),
         }
     }
 
@@ -254,6 +247,15 @@ impl Plan {
     /// Where the memory of a device goes, when the block count was derived from it.
     pub fn memory(&self) -> Option<&MemoryLedger> {
         self.engine.ledger.as_ref()
+    }
+
+    /// Folder of the measured runs that `preflight` fits and compares with.
+    pub fn dataset(&self) -> Option<PathBuf> {
+        self.scenario
+            .calibration
+            .dataset
+            .as_ref()
+            .map(|d| self.base.join(d))
     }
 
     /// Every replication is the same, because nothing is drawn.

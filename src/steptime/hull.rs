@@ -128,7 +128,35 @@ impl Hull {
 
     /// Whether `batch` lies inside on every axis.
     pub fn contains(&self, batch: &BatchShape) -> bool {
-        self.exceeded(batch).is_empty()
+        self.bounds().contain(batch)
+    }
+
+    /// The ranges by axis number, for many look-ups.
+    pub fn bounds(&self) -> HullBounds {
+        HullBounds(axis_names().map(|axis| {
+            self.ranges
+                .iter()
+                .find(|r| r.axis == axis)
+                .map(|r| (r.low, r.high))
+        }))
+    }
+}
+
+/// The ranges of a [`Hull`] in the order of [`axis_names`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HullBounds([Option<(f64, f64)>; 10]);
+
+impl HullBounds {
+    /// Whether `batch` lies inside on every axis.
+    pub fn contain(&self, batch: &BatchShape) -> bool {
+        axes(batch)
+            .iter()
+            .zip(&self.0)
+            .all(|((_, value), seen)| match (value, seen) {
+                (None, _) => true,
+                (Some(v), Some((low, high))) => low <= v && v <= high,
+                (Some(_), None) => false,
+            })
     }
 }
 

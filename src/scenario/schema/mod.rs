@@ -41,6 +41,17 @@ pub struct Scenario {
     /// What `sweep` and `preflight` vary.
     #[serde(default)]
     pub sweep: Sweep,
+    /// Measured runs of the machine, for `preflight`.
+    #[serde(default)]
+    pub calibration: Calibration,
+}
+
+/// Measured runs that `preflight` fits step times to and compares with.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Calibration {
+    /// Folder of a data set (`manifest.yaml` with roles and checksums), relative to the scenario.
+    pub dataset: Option<String>,
 }
 
 /// The decision that the run serves.

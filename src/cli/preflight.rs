@@ -1,0 +1,155 @@
+//! `kneeboard preflight`: the whole job on measured data.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::compare::compare_all;
+use super::sweep::{outcome_of, sweep, write_tables};
+use super::{Global, Outcome, output, overrides, print, progress};
+use crate::calibrate::dataset::Dataset;
+use crate::calibrate::{FitOptions, fit_steps};
+use crate::input::{InputError, prepare_output_folder};
+use crate::report::compare::{comparison_text, medians_table, runs_table};
+use crate::report::preflight_page::{Calibrated, preflight_page};
+use crate::report::sweep_page::{configurations_table, sweep_plots, verdict};
+use crate::scenario::{Plan, fit};
+
+/// Scenario and result folder when none is named.
+const DEFAULT_SCENARIO: &str = "scenarios/preflight-cpu.yaml";
+const DEFAULT_OUTPUT: &str = "preflight-out";
+
+/// Calibrate, compare with held-out runs, sweep, find capacities and knees, write the report.
+///
+/// Step times are fitted to the runs of role `fit` in the scenario's `calibration.dataset`; simulated runs are
+/// laid beside the measured ones of role `holdout`; the sweep runs on that fit. A scenario without a data set
+/// is swept on the step times that it names.
+#[derive(Debug, Args)]
+pub struct PreflightArgs {
+    /// Scenario file (YAML) [default: scenarios/preflight-cpu.yaml, here or in a folder above].
+    scenario: Option<PathBuf>,
+    /// Replace one value: a dotted path of the scenario and a YAML value. May be given often; later ones win.
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    set: Vec<String>,
+    /// Folder for the results [default: preflight-out, whose earlier results are replaced].
+    #[arg(short, long, value_name = "DIR")]
+    output_dir: Option<PathBuf>,
+    /// Replace the results of an earlier run in that folder.
+    #[arg(long)]
+    overwrite: bool,
+}
+
+/// Runs `kneeboard preflight`.
+///
+/// # Errors
+/// [`InputError`] for a scenario, data set or fit that cannot be used; a simulation that cannot go on; I/O.
+pub fn run(args: &PreflightArgs, global: &Global) -> anyhow::Result<Outcome> {
+    let scenario = match &args.scenario {
+        Some(path) => path.clone(),
+        None => default_scenario()?,
+    };
+    let plan = Plan::load(&scenario, &overrides(&args.set)?)?;
+    let folder = args
+        .output_dir
+        .clone()
+        .unwrap_or_else(|| PathBuf::from(DEFAULT_OUTPUT));
+    prepare_output_folder(&folder, args.overwrite || args.output_dir.is_none())?;
+
+    let calibrated = match plan.dataset() {
+        Some(dataset) => Some(calibrate(&dataset, &folder, global)?),
+        None => {
+            say(
+                global,
+                "the scenario names no calibration.dataset: no fit and no comparison are made",
+            );
+            None
+        }
+    };
+    let machine = match &calibrated {
+        Some(c) => Some(fit::machine(&c.fit, &folder.join(FIT_FILE))?),
+        None => None,
+    };
+    let configurations = sweep(&plan, machine.as_ref(), &folder, global)?;
+    let mut plots = sweep_plots(&plan, &configurations);
+    let page = preflight_page(&plan, calibrated.as_ref(), &configurations, &mut plots);
+    write_tables(&folder, &configurations)?;
+    output::report(&folder, &plan, &page, &plots)?;
+    output::seal(
+        &folder,
+        &format!("kneeboard preflight {} -o DIR", scenario.display()),
+        &plan,
+    )?;
+
+    let mut text = String::new();
+    if let Some(c) = &calibrated {
+        text += &format!("{}\n\n", runs_table(&c.comparison.captures).terminal(None));
+        text += &format!("{}\n\n", medians_table(&c.comparison.captures).terminal(None));
+    }
+    text += &format!("{}\n\n", configurations_table(&configurations).terminal(None));
+    text += &format!("{}\n", verdict(&plan, &configurations).join("\n"));
+    text += &format!("report: {}\n", folder.join("report.html").display());
+    print(&text)?;
+    Ok(outcome_of(&configurations))
+}
+
+const FIT_FILE: &str = "fit.yaml";
+
+/// Fits the runs of role `fit` and compares the fit with those of role `holdout`.
+fn calibrate(dataset: &Path, folder: &Path, global: &Global) -> anyhow::Result<Calibrated> {
+    let set = Dataset::read(dataset)?;
+    say(
+        global,
+        &format!(
+            "{}: fitting {} runs, comparing with {} held-out runs",
+            set.name,
+            set.fit.len(),
+            set.holdout.len()
+        ),
+    );
+    let bar = progress::delayed_bar("fitting", 1, global.progress());
+    let fit = fit_steps(&set.fit, &FitOptions::default(), &mut |done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    let fit = fit.map_err(|e| InputError::in_file(dataset, e.to_string()))?;
+    let path = folder.join(FIT_FILE);
+    let yaml = fit
+        .to_yaml()
+        .map_err(|e| anyhow::anyhow!("the fit cannot be written as YAML: {e}"))?;
+    output::text(&path, &yaml)?;
+    let comparison = compare_all(&set.holdout, &fit, &path)?;
+    let details = comparison_text(&comparison, Some(140)) + "\n";
+    output::text(&folder.join("compare.txt"), &details)?;
+    output::text(
+        &folder.join("compare.json"),
+        &(serde_json::to_string_pretty(&comparison)? + "\n"),
+    )?;
+    Ok(Calibrated {
+        dataset: set.name,
+        split: set.split,
+        fit,
+        comparison,
+    })
+}
+
+/// The default scenario in the present folder or the nearest one above that has it.
+fn default_scenario() -> Result<PathBuf, InputError> {
+    let here = std::env::current_dir().unwrap_or_default();
+    let found = here
+        .ancestors()
+        .map(|f| f.join(DEFAULT_SCENARIO))
+        .find(|p| p.is_file())
+        .ok_or_else(|| {
+            InputError::new(DEFAULT_SCENARIO, "is neither in this folder nor in one above")
+                .allowed("run preflight in a checkout, or name a scenario")
+        })?;
+    // A path as the user would write it reads better in the report.
+    Ok(found.strip_prefix(&here).map(Path::to_owned).unwrap_or(found))
+}
+
+fn say(global: &Global, text: &str) {
+    if !global.quiet {
+        eprintln!("{text}");
+    }
+}

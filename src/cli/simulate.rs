@@ -1,0 +1,155 @@
+//! `kneeboard simulate`: one scenario, every replication.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+
+use super::{Outcome, ScenarioArgs, output, print};
+use crate::explore::study::{Study, StudyError, StudyRun, summary_options};
+use crate::input::prepare_output_folder;
+use crate::metric::export::write_figures;
+use crate::metric::vllm_bench::{BenchInfo, BenchResult};
+use crate::record::bundle::{self, BundleParts};
+use crate::report::run_page::{distributions, run_page};
+use crate::report::run_tables::summary_tables;
+use crate::scenario::Plan;
+use crate::sim::{HostTimes, LoadModel};
+
+/// Simulate a scenario at its own load.
+///
+/// Writes a folder: one subfolder a replication (raw-events.csv, summary.json, summary.csv, token-gaps.csv,
+/// result.json in the shape of `vllm bench serve`), plots, report.html, resolved.yaml, checksums.
+#[derive(Debug, Args)]
+pub struct SimulateArgs {
+    #[command(flatten)]
+    scenario: ScenarioArgs,
+    /// Folder for the results.
+    #[arg(short, long, value_name = "DIR")]
+    output_dir: PathBuf,
+    /// Replace the results of an earlier run in that folder.
+    #[arg(long)]
+    overwrite: bool,
+    /// Also write every step and the steps of every token (large).
+    #[arg(long)]
+    save_detailed: bool,
+    /// Print the summaries as JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `kneeboard simulate`.
+///
+/// # Errors
+/// [`crate::input::InputError`] for a scenario that cannot be run; a simulation that cannot go on; I/O.
+pub fn run(args: &SimulateArgs) -> anyhow::Result<Outcome> {
+    let plan = args.scenario.plan()?;
+    let study = Study::of(plan)?;
+    prepare_output_folder(&args.output_dir, args.overwrite)?;
+    let runs = study.runs().map_err(unwrap_input)?;
+    let plan = study.plan();
+    for (i, run) in runs.iter().enumerate() {
+        write_run(
+            &args.output_dir.join(format!("run-{i}")),
+            plan,
+            run,
+            args.save_detailed,
+        )
+        .with_context(|| format!("{}: results cannot be written", args.output_dir.display()))?;
+    }
+    let plots = distributions(plan, &runs);
+    output::report(&args.output_dir, plan, &run_page(plan, &runs, &plots), &plots)?;
+    output::seal(&args.output_dir, &command(args), plan)?;
+    print(&text(args, &runs)?)?;
+    Ok(Outcome::Done)
+}
+
+/// An input error inside a study error is the user's to mend, and is reported as such.
+pub(super) fn unwrap_input(error: StudyError) -> anyhow::Error {
+    match error {
+        StudyError::Input(e) => e.into(),
+        other => other.into(),
+    }
+}
+
+fn command(args: &SimulateArgs) -> String {
+    let sets: Vec<String> = args
+        .scenario
+        .set
+        .iter()
+        .map(|s| format!(" --set '{s}'"))
+        .collect();
+    format!(
+        "kneeboard simulate {}{} -o DIR",
+        args.scenario.scenario.display(),
+        sets.concat()
+    )
+}
+
+fn write_run(folder: &Path, plan: &Plan, run: &StudyRun, detailed: bool) -> std::io::Result<()> {
+    bundle::write(
+        folder,
+        &run.record,
+        BundleParts {
+            steps: detailed,
+            tokens: detailed,
+        },
+    )?;
+    let result = BenchResult::of(&run.record, &bench_info(plan, detailed));
+    write_figures(folder, &run.record, &run.summary, &result)
+}
+
+fn bench_info(plan: &Plan, detailed: bool) -> BenchInfo {
+    let load = plan.world(HostTimes::default()).load;
+    let arrival = &plan.scenario.load.arrival;
+    BenchInfo {
+        // No date: the same scenario gives the same bytes.
+        date: String::new(),
+        backend: "kneeboard".into(),
+        label: None,
+        model_id: plan
+            .scenario
+            .system
+            .model
+            .clone()
+            .unwrap_or_else(|| "unknown".into()),
+        request_rate: arrival.rate.map(|r| r.0),
+        burstiness: arrival.burstiness.map(|b| b.0),
+        max_concurrency: match load {
+            LoadModel::ClosedLoop { concurrency, .. } => Some(concurrency),
+            LoadModel::OpenLoop | LoadModel::Offline => None,
+        },
+        slo: summary_options(plan).slo,
+        detailed,
+    }
+}
+
+fn text(args: &SimulateArgs, runs: &[StudyRun]) -> anyhow::Result<String> {
+    if args.json {
+        let summaries: Vec<_> = runs.iter().map(|r| &r.summary).collect();
+        return Ok(serde_json::to_string_pretty(&summaries)? + "\n");
+    }
+    let mut text = String::new();
+    for (i, run) in runs.iter().enumerate() {
+        let steps: usize = run.record.replicas.iter().map(|r| r.step_ends.len()).sum();
+        text += &format!(
+            "Run {i}: {steps} steps on {} replicas\n\n",
+            run.record.replicas.len()
+        );
+        for table in summary_tables(&run.summary) {
+            text += &table.terminal(None);
+            text += "\n\n";
+        }
+        for note in &run.summary.notes {
+            text += &format!("note: {note}\n");
+        }
+        if let Some(share) = run.extrapolated_share.filter(|s| *s > 0.0) {
+            text += &format!(
+                "extrapolated: {:.1} % of the steps lie outside of the fitted batches\n",
+                100.0 * share
+            );
+        }
+    }
+    text += &format!("results: {}\n", args.output_dir.display());
+    Ok(text)
+}

@@ -1,0 +1,175 @@
+//! `kneeboard sweep` and `kneeboard capacity`.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::simulate::unwrap_input;
+use super::{Global, Outcome, ScenarioArgs, output, print, progress};
+use crate::explore::grid::{MOST_CONFIGURATIONS, Setting, combinations};
+use crate::explore::study::StudyError;
+use crate::explore::sweep::{Configuration, run_sweep};
+use crate::input::{InputError, prepare_output_folder};
+use crate::metric::export::write_json;
+use crate::report::sweep_page::{configurations_table, points_table, sweep_page, sweep_plots, verdict};
+use crate::scenario::{Machine, Plan};
+
+/// Run every combination of a scenario's sweep axes, and find the capacity of each if the scenario asks for it.
+///
+/// Writes a folder: configurations/ (one file each, as it finishes), sweep.json, sweep.csv, loads.csv, plots,
+/// report.html, resolved.yaml, checksums.
+#[derive(Debug, Args)]
+pub struct SweepArgs {
+    #[command(flatten)]
+    scenario: ScenarioArgs,
+    /// Folder for the results.
+    #[arg(short, long, value_name = "DIR")]
+    output_dir: PathBuf,
+    /// Replace the results of an earlier sweep in that folder.
+    #[arg(long)]
+    overwrite: bool,
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Find the highest load that one scenario carries at its SLO; its sweep axes are left aside.
+#[derive(Debug, Args)]
+pub struct CapacityArgs {
+    #[command(flatten)]
+    scenario: ScenarioArgs,
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `sweep --json` and `capacity --json` print, and `sweep.json` holds.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct SweepReport {
+    /// Configurations, the last axis changing fastest.
+    pub configurations: Vec<Configuration>,
+}
+
+/// Runs `kneeboard sweep`.
+///
+/// # Errors
+/// [`InputError`] for a scenario that cannot be run; a simulation that cannot go on; I/O.
+pub fn run(args: &SweepArgs, global: &Global) -> anyhow::Result<Outcome> {
+    let plan = args.scenario.plan()?;
+    prepare_output_folder(&args.output_dir, args.overwrite)?;
+    let configurations = sweep(&plan, None, &args.output_dir, global)?;
+    let plots = sweep_plots(&plan, &configurations);
+    let page = sweep_page(&plan, &configurations, &plots);
+    write_tables(&args.output_dir, &configurations)?;
+    output::report(&args.output_dir, &plan, &page, &plots)?;
+    output::seal(&args.output_dir, &command(args), &plan)?;
+    let folder = format!("results: {}\n", args.output_dir.display());
+    finish(&plan, configurations, args.json, &folder)
+}
+
+/// Runs `kneeboard capacity`.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_capacity(args: &CapacityArgs, global: &Global) -> anyhow::Result<Outcome> {
+    let plan = args.scenario.plan()?;
+    if plan.capacity_rates().is_none() {
+        return Err(InputError::new(plan.origin(), "asks for no capacity search")
+            .at("sweep.search.capacity")
+            .allowed("give a range, as --set 'sweep.search.capacity={rate: [0.5, 30]}'")
+            .into());
+    }
+    let bar = progress::delayed_bar("searching", 1, global.progress());
+    let configurations = run_sweep(&plan, None, &[Setting::new()], |_, _| Ok(())).map_err(unwrap_input)?;
+    bar.finish_and_clear();
+    finish(&plan, configurations, args.json, "")
+}
+
+/// Runs every combination with a progress bar; each configuration's outcome is on disk as soon as it is known.
+pub(super) fn sweep(
+    plan: &Plan,
+    machine: Option<&Machine>,
+    folder: &Path,
+    global: &Global,
+) -> anyhow::Result<Vec<Configuration>> {
+    let settings = combinations(plan.axes()).ok_or_else(|| {
+        InputError::new(
+            plan.origin(),
+            format!("asks for more than {MOST_CONFIGURATIONS} configurations"),
+        )
+        .at("sweep.axes")
+        .allowed("fewer axes or fewer values")
+    })?;
+    let bar = progress::delayed_bar("configurations", settings.len() as u64, global.progress());
+    let outcomes = run_sweep(plan, machine, &settings, |index, configuration| {
+        let path = folder.join("configurations").join(format!("{index:06}.json"));
+        write_json(&path, configuration)
+            .map_err(|e| StudyError::Input(InputError::in_file(&path, format!("cannot be written ({e})"))))?;
+        bar.inc(1);
+        Ok(())
+    });
+    bar.finish_and_clear();
+    outcomes.map_err(unwrap_input)
+}
+
+/// The tables of a sweep as files.
+pub(super) fn write_tables(folder: &Path, configurations: &[Configuration]) -> anyhow::Result<()> {
+    output::csv(folder, "sweep.csv", &configurations_table(configurations))?;
+    output::csv(folder, "loads.csv", &points_table(configurations))?;
+    let report = SweepReport {
+        configurations: configurations.to_vec(),
+    };
+    output::text(
+        &folder.join("sweep.json"),
+        &(serde_json::to_string_pretty(&report)? + "\n"),
+    )
+}
+
+fn command(args: &SweepArgs) -> String {
+    let sets: Vec<String> = args
+        .scenario
+        .set
+        .iter()
+        .map(|s| format!(" --set '{s}'"))
+        .collect();
+    format!(
+        "kneeboard sweep {}{} -o DIR",
+        args.scenario.scenario.display(),
+        sets.concat()
+    )
+}
+
+fn finish(
+    plan: &Plan,
+    configurations: Vec<Configuration>,
+    json: bool,
+    folder: &str,
+) -> anyhow::Result<Outcome> {
+    let outcome = outcome_of(&configurations);
+    let text = if json {
+        serde_json::to_string_pretty(&SweepReport { configurations })? + "\n"
+    } else {
+        let lines = verdict(plan, &configurations).join("\n");
+        format!(
+            "{}\n\n{lines}\n{folder}",
+            configurations_table(&configurations).terminal(None)
+        )
+    };
+    print(&text)?;
+    Ok(outcome)
+}
+
+/// Nothing feasible: no configuration could be run, or none of those searched carries any load.
+pub(super) fn outcome_of(configurations: &[Configuration]) -> Outcome {
+    let useful = |c: &Configuration| match c.capacity() {
+        Some(capacity) => capacity.capacity_rps.is_some(),
+        None => c.is_feasible(),
+    };
+    if configurations.iter().any(useful) {
+        Outcome::Done
+    } else {
+        Outcome::NothingFeasible
+    }
+}

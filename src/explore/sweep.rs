@@ -1,0 +1,116 @@
+//! A sweep: every configuration of the axes, in parallel, in the same order whatever the number of threads.
+
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::capacity::{Capacity, LoadPoint};
+use super::grid::{Setting, label, overrides};
+use super::study::{Study, StudyError, outcome};
+use crate::scenario::{Machine, Plan};
+
+/// What became of one configuration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ConfigurationOutcome {
+    /// Its capacity was searched.
+    Capacity(Capacity),
+    /// It was run at the scenario's load.
+    Load(LoadPoint),
+    /// It cannot be run, with the reason.
+    Infeasible(String),
+}
+
+/// One configuration of a sweep.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Configuration {
+    /// Scenario paths and their values, in axis order.
+    pub setting: Vec<(String, Value)>,
+    /// The setting as a short name.
+    pub label: String,
+    /// What became of it.
+    pub outcome: ConfigurationOutcome,
+}
+
+impl Configuration {
+    /// The searched capacity, if there is one.
+    pub fn capacity(&self) -> Option<&Capacity> {
+        match &self.outcome {
+            ConfigurationOutcome::Capacity(c) => Some(c),
+            _ => None,
+        }
+    }
+
+    /// Every load that was run, by rate.
+    pub fn points(&self) -> &[LoadPoint] {
+        match &self.outcome {
+            ConfigurationOutcome::Capacity(c) => &c.points,
+            ConfigurationOutcome::Load(p) => std::slice::from_ref(p),
+            ConfigurationOutcome::Infeasible(_) => &[],
+        }
+    }
+
+    /// It could be run.
+    pub fn is_feasible(&self) -> bool {
+        !matches!(self.outcome, ConfigurationOutcome::Infeasible(_))
+    }
+}
+
+/// Runs every setting of `plan` on the machine that it names, or on `machine` if one is given. `done` is called
+/// after each, from any thread.
+///
+/// # Errors
+/// A simulation that cannot go on. A setting that cannot be run is an outcome, not an error.
+pub fn run_sweep(
+    plan: &Plan,
+    machine: Option<&Machine>,
+    settings: &[Setting],
+    done: impl Fn(usize, &Configuration) -> Result<(), StudyError> + Sync,
+) -> Result<Vec<Configuration>, StudyError> {
+    settings
+        .par_iter()
+        .enumerate()
+        .map(|(index, setting)| {
+            let configuration = run_one(plan, machine, setting)?;
+            done(index, &configuration)?;
+            Ok(configuration)
+        })
+        .collect()
+}
+
+fn run_one(plan: &Plan, machine: Option<&Machine>, setting: &Setting) -> Result<Configuration, StudyError> {
+    let outcome = match study_one(plan, machine, setting) {
+        Ok(outcome) => outcome,
+        Err(StudyError::Input(reason)) => ConfigurationOutcome::Infeasible(reason.to_string()),
+        Err(other) => return Err(other),
+    };
+    Ok(Configuration {
+        setting: setting.clone(),
+        label: label(setting),
+        outcome,
+    })
+}
+
+fn study_one(
+    plan: &Plan,
+    machine: Option<&Machine>,
+    setting: &Setting,
+) -> Result<ConfigurationOutcome, StudyError> {
+    let plan = plan.with(&overrides(setting))?;
+    let study = match machine {
+        Some(machine) => Study::on(machine.clone(), plan),
+        None => Study::of(plan)?,
+    };
+    if study.plan().capacity_rates().is_some() {
+        return Ok(ConfigurationOutcome::Capacity(study.capacity()?));
+    }
+    let runs = study.runs()?.iter().map(outcome).collect();
+    let mut point = LoadPoint { rate_rps: 0.0, runs };
+    // A closed or offline load offers no rate of its own: what came through stands in for it.
+    let offered = study.plan().scenario.load.arrival.rate.map(|r| r.0);
+    point.rate_rps = offered
+        .or_else(|| point.mean(|r| Some(r.throughput_rps)))
+        .unwrap_or(0.0);
+    Ok(ConfigurationOutcome::Load(point))
+}

@@ -1,0 +1,140 @@
+//! What every figure of a report depends on.
+
+use crate::scenario::{Plan, StepTimeSource};
+use crate::units::SimDuration;
+
+/// Name and value of what a reader must know: system, load, SLO, boundary, cache, seeds.
+pub fn context(plan: &Plan) -> Vec<(String, String)> {
+    let s = &plan.scenario;
+    let world = plan.world(crate::sim::HostTimes::default());
+    let e = &world.engine;
+    let on = |b: bool| if b { "on" } else { "off" };
+    let step_time = match &plan.step_time_source {
+        StepTimeSource::Linear(_) => "stated in the scenario".to_owned(),
+        StepTimeSource::Fit(path) => format!("fit {}", path.display()),
+    };
+    let rows = [
+        (
+            "model",
+            s.system.model.clone().unwrap_or_else(|| "unknown".into()),
+        ),
+        (
+            "accelerator",
+            s.system.accelerator.clone().unwrap_or_else(|| "unknown".into()),
+        ),
+        (
+            "engine",
+            format!(
+                "vLLM {}, max_num_seqs {}, max_num_batched_tokens {}, {} KV blocks of {} tokens",
+                e.behaviour.version, e.max_num_seqs, e.max_num_batched_tokens, e.num_gpu_blocks, e.block_size
+            ),
+        ),
+        (
+            "replicas",
+            format!("{} behind a round-robin router", world.replicas),
+        ),
+        ("step time", step_time),
+        ("load", load_text(plan)),
+        ("SLO", slo_text(plan)),
+        (
+            "boundary",
+            "engine: from the due time to the token out of the engine; no HTTP, no tokenizer".into(),
+        ),
+        (
+            "cache",
+            format!(
+                "warm model, cold KV; prefix caching {}",
+                on(e.enable_prefix_caching)
+            ),
+        ),
+        (
+            "scheduling",
+            format!(
+                "{}, asynchronous scheduling {}",
+                policy(e.policy),
+                on(e.async_scheduling)
+            ),
+        ),
+        (
+            "measured",
+            format!(
+                "warm-up {}, window {}, seed {}, {} repeats",
+                plan.measure.warmup,
+                plan.measure
+                    .window
+                    .map_or_else(|| "to the end".into(), |w: SimDuration| w.to_string()),
+                plan.measure.seed,
+                plan.measure.repeats
+            ),
+        ),
+    ];
+    rows.into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
+
+fn policy(policy: crate::engine::vllm::Policy) -> &'static str {
+    match policy {
+        crate::engine::vllm::Policy::Fcfs => "first come, first served",
+        crate::engine::vllm::Policy::Priority => "by priority",
+    }
+}
+
+fn load_text(plan: &Plan) -> String {
+    use crate::scenario::schema::LoadKind;
+    let load = &plan.scenario.load;
+    match load.model {
+        LoadKind::OpenLoop => {
+            let process = load.arrival.process.map_or_else(
+                || "arrivals of the trace".to_owned(),
+                |p| format!("{p:?} arrivals").to_lowercase(),
+            );
+            let rate = load
+                .arrival
+                .rate
+                .map_or_else(String::new, |r| format!(" at {} requests/s", r.0));
+            format!("open loop, {process}{rate}")
+        }
+        LoadKind::ClosedLoop => format!("closed loop, {} clients", load.concurrency.unwrap_or(1)),
+        LoadKind::Offline => "offline, everything ready at time 0".into(),
+    }
+}
+
+/// The objective in words.
+pub fn slo_text(plan: &Plan) -> String {
+    let slo = &plan.slo;
+    let targets: Vec<String> = [
+        ("TTFT", slo.ttft),
+        ("ITL", slo.itl),
+        ("TPOT", slo.tpot),
+        ("E2E", slo.e2e),
+    ]
+    .iter()
+    .filter_map(|(name, target)| target.map(|t| format!("{name} within {t}")))
+    .collect();
+    if targets.is_empty() {
+        return "none: every completed request is good".into();
+    }
+    format!(
+        "{} for {} % of offered requests, at most {} % errors",
+        targets.join(", "),
+        100.0 * slo.attainment,
+        100.0 * slo.errors
+    )
+}
+
+/// The question that the scenario asks, in one line.
+pub fn question(plan: &Plan) -> String {
+    let q = &plan.scenario.question;
+    let decision = q.decision.clone().unwrap_or_default();
+    match &q.objective {
+        Some(objective) if decision.is_empty() => format!("Objective: {objective}"),
+        Some(objective) => format!("{decision} (objective: {objective})"),
+        None => decision,
+    }
+}
+
+/// The last line of every page.
+pub fn footer() -> String {
+    concat!("Made by kneeboard ", env!("CARGO_PKG_VERSION"), ". A simulation narrows the choice; it does not replace the live run at the SLO boundary and the knee.").to_owned()
+}

@@ -1,0 +1,153 @@
+//! The page of a pre-flight: the answer, the curves, and how far both can be trusted.
+
+use super::compare::{medians_table, remarks, runs_table, scatter};
+use super::context::{context, footer, question};
+use super::fit_tables::fit_tables;
+use super::html::{Block, Page, Section};
+use super::plot::Plot;
+use super::sweep_page::{best, sweep_limitations, sweep_sections};
+use crate::explore::sweep::Configuration;
+use crate::scenario::Plan;
+use crate::sim::HostTimes;
+use crate::steptime::Fit;
+use crate::verify::compare::{CaptureComparison, CompareReport};
+
+/// What the calibration part of a pre-flight found.
+#[derive(Debug)]
+pub struct Calibrated {
+    /// Name of the data set.
+    pub dataset: String,
+    /// How its runs were given their roles.
+    pub split: String,
+    /// The fit.
+    pub fit: Fit,
+    /// Held-out runs beside their simulation.
+    pub comparison: CompareReport,
+}
+
+/// The page. The plot of predicted against actual is added to `plots`.
+pub fn preflight_page(
+    plan: &Plan,
+    calibrated: Option<&Calibrated>,
+    configurations: &[Configuration],
+    plots: &mut Vec<(&'static str, Plot)>,
+) -> Page {
+    let mut sections = sweep_sections(plan, configurations, plots);
+    if let Some(live) = live_section(plan, configurations) {
+        sections.push(live);
+    }
+    let mut limitations = sweep_limitations(plan, configurations);
+    if let Some(c) = calibrated {
+        let scatter = scatter(&c.comparison.captures);
+        sections.push(accuracy_section(c, &scatter));
+        sections.push(fit_section(c));
+        plots.push(("predicted-actual", scatter));
+        limitations.push(
+            "the machine's speed drifts between runs by more than the fit can know; see the column `machine` of \
+             the errors by run"
+                .into(),
+        );
+    } else {
+        limitations
+            .push("no held-out runs were compared: nothing here says how far the predictions are off".into());
+    }
+    Page {
+        title: format!("Pre-flight: {}", plan.origin()),
+        question: question(plan),
+        context: context(plan),
+        sections,
+        limitations,
+        footer: footer(),
+    }
+}
+
+fn accuracy_section(c: &Calibrated, scatter: &Plot) -> Section {
+    let mut blocks = vec![
+        Block::Text(format!(
+            "Simulated runs beside {} measured runs of {} that the fit has not seen: their own arrivals and knobs, \
+             no figure of theirs used.",
+            c.comparison.captures.len(),
+            c.dataset
+        )),
+        Block::Table(medians_table(&c.comparison.captures)),
+        Block::Table(runs_table(&c.comparison.captures)),
+        Block::Plot(scatter.clone()),
+    ];
+    blocks.extend(
+        c.comparison
+            .captures
+            .iter()
+            .filter(|r| !r.beyond_repeats.is_empty())
+            .map(run_remarks),
+    );
+    blocks.extend(
+        c.comparison
+            .skipped
+            .iter()
+            .map(|s| Block::Text(format!("{}: skipped, {}", s.name, s.reason))),
+    );
+    Section {
+        heading: "Predicted against actual".into(),
+        blocks,
+    }
+}
+
+fn run_remarks(run: &CaptureComparison) -> Block {
+    Block::Text(format!("{}: {}", run.name, remarks(run).join("\n")))
+}
+
+fn fit_section(c: &Calibrated) -> Section {
+    let mut blocks = vec![Block::Text(format!("Split of the runs: {}", c.split.trim()))];
+    blocks.extend(fit_tables(&c.fit).into_iter().map(Block::Table));
+    Section {
+        heading: "Fit".into(),
+        blocks,
+    }
+}
+
+/// What to run on the real machine, for the configuration that carries the most.
+fn live_section(plan: &Plan, configurations: &[Configuration]) -> Option<Section> {
+    let best = best(configurations)?;
+    let plan = plan.with(&crate::explore::grid::overrides(&best.setting)).ok()?;
+    let e = plan.world(HostTimes::default()).engine;
+    let model = plan
+        .scenario
+        .system
+        .model
+        .clone()
+        .unwrap_or_else(|| "MODEL".into());
+    let onoff = |flag: &str, on: bool| {
+        if on {
+            format!("--{flag}")
+        } else {
+            format!("--no-{flag}")
+        }
+    };
+    let serve = format!(
+        "vllm serve {model} --max-num-seqs {} --max-num-batched-tokens {} --max-model-len {} --block-size {} {} {}",
+        e.max_num_seqs,
+        e.max_num_batched_tokens,
+        e.max_model_len,
+        e.block_size,
+        onoff("enable-prefix-caching", e.enable_prefix_caching),
+        onoff("enable-chunked-prefill", e.enable_chunked_prefill),
+    );
+    let capacity = best.capacity()?;
+    let rates: Vec<String> = [
+        capacity.knee.map(|k| k.from_rps),
+        capacity.slo_boundary_rps.map(|b| b[0]),
+        capacity.slo_boundary_rps.map(|b| b[1]),
+    ]
+    .into_iter()
+    .flatten()
+    .map(|r| super::number::significant(r, 3))
+    .collect();
+    let bench = format!(
+        "vllm bench serve --model {model} --request-rate RATE, at RATE = {}",
+        rates.join(", ")
+    );
+    Some(Section {
+        heading: "To run on the real machine".into(),
+        blocks: vec![Block::Text(serve), Block::Text(bench)],
+    })
+}

@@ -1,0 +1,104 @@
+//! The page of simulated runs of one scenario.
+
+use super::context::{context, footer, question};
+use super::figures::{Curve, Distribution};
+use super::html::{Block, Page, Section};
+use super::plot::Plot;
+use super::run_tables::summary_tables;
+use crate::explore::study::{StudyRun, summary_options};
+use crate::metric::Sample;
+use crate::metric::latency::Latencies;
+use crate::metric::tokens::{GapProfile, TokenGaps};
+use crate::scenario::Plan;
+
+/// Points of a distribution curve.
+const POINTS: usize = 400;
+
+/// The distributions of TTFT and ITL, a curve a replication, with a name for the file of each.
+pub fn distributions(plan: &Plan, runs: &[StudyRun]) -> Vec<(&'static str, Plot)> {
+    let latencies: Vec<Latencies> = runs.iter().map(|run| latencies(plan, run)).collect();
+    let curves = |figure: fn(&Latencies) -> &Sample| -> Vec<Curve> {
+        latencies
+            .iter()
+            .enumerate()
+            .map(|(i, l)| {
+                let points = figure(l).distribution(POINTS);
+                let seconds = points
+                    .into_iter()
+                    .map(|(ns, share)| (ns as f64 / 1e9, share))
+                    .collect();
+                (format!("run {i}"), seconds)
+            })
+            .collect()
+    };
+    let target = |t: Option<crate::units::SimDuration>| t.map(|t| t.as_secs_f64());
+    let plot = |latency: &str, curves, target_s| {
+        Distribution {
+            latency: latency.to_owned(),
+            curves,
+            target_s,
+        }
+        .plot()
+    };
+    vec![
+        ("ttft", plot("TTFT", curves(|l| &l.ttft), target(plan.slo.ttft))),
+        ("itl", plot("ITL", curves(|l| &l.itl), target(plan.slo.itl))),
+    ]
+}
+
+fn latencies(plan: &Plan, run: &StudyRun) -> Latencies {
+    let window = summary_options(plan).window;
+    let gaps = TokenGaps::new(&run.record, None);
+    let profiles: Vec<GapProfile> = window
+        .select(&run.record)
+        .map(|r| gaps.profile(r, None))
+        .collect();
+    Latencies::of(&run.record, &window, &gaps, &profiles)
+}
+
+/// The page.
+pub fn run_page(plan: &Plan, runs: &[StudyRun], plots: &[(&'static str, Plot)]) -> Page {
+    let mut sections: Vec<Section> = runs
+        .iter()
+        .enumerate()
+        .map(|(i, run)| {
+            let mut blocks: Vec<Block> = summary_tables(&run.summary)
+                .into_iter()
+                .map(Block::Table)
+                .collect();
+            blocks.extend(run.summary.notes.iter().map(|n| Block::Text(n.clone())));
+            Section {
+                heading: format!("Run {i}"),
+                blocks,
+            }
+        })
+        .collect();
+    sections.push(Section {
+        heading: "Distributions".into(),
+        blocks: plots.iter().map(|(_, plot)| Block::Plot(plot.clone())).collect(),
+    });
+    let mut limitations = plan.limitations();
+    limitations.extend(extrapolation_note(
+        runs.iter().filter_map(|r| r.extrapolated_share),
+    ));
+    Page {
+        title: format!("Simulated: {}", plan.origin()),
+        question: question(plan),
+        context: context(plan),
+        sections,
+        limitations,
+        footer: footer(),
+    }
+}
+
+/// A word on batches outside of what the step times were fitted to.
+pub fn extrapolation_note(shares: impl Iterator<Item = f64>) -> Option<String> {
+    let largest = shares.fold(0.0, f64::max);
+    (largest > 0.0).then(|| {
+        format!(
+            "extrapolated: in up to {:.1} % of the steps the batch lies outside of what the step times were \
+             fitted to",
+            100.0 * largest
+        )
+    })
+}

@@ -1,0 +1,318 @@
+//! The page of a sweep: capacity of every configuration, the knees, and what must be verified live.
+
+use super::context::{context, footer, question, slo_text};
+use super::figures::{Curve, Goodput, ThroughputLatency};
+use super::html::{Block, Page, Section};
+use super::plot::Plot;
+use super::run_page::extrapolation_note;
+use super::table::{Cell, Column, Table};
+use crate::explore::capacity::{Capacity, LoadPoint, RunOutcome};
+use crate::explore::sweep::{Configuration, ConfigurationOutcome};
+use crate::scenario::Plan;
+
+/// A row a configuration.
+pub fn configurations_table(configurations: &[Configuration]) -> Table {
+    let mut table = Table::new(
+        "Configurations",
+        vec![
+            Column::plain("configuration"),
+            Column::with_unit("capacity at SLO", "requests/s"),
+            Column::with_unit("fails from", "requests/s"),
+            Column::with_unit("SLO boundary to verify", "requests/s"),
+            Column::with_unit("knee to verify", "requests/s"),
+            Column::with_unit("goodput", "requests/s"),
+            Column::with_unit("output", "tokens/s"),
+            Column::with_unit("TTFT p99", "s"),
+            Column::with_unit("ITL p99", "s"),
+            Column::plain("extrapolated steps"),
+            Column::plain("remarks"),
+        ],
+    );
+    for configuration in configurations {
+        table.push(row(configuration));
+    }
+    table.note = Some(
+        "goodput, output and latencies at the capacity (or at the scenario's load), mean over the seeds; an open \
+         upper end of the knee means that no load of the range was saturated"
+            .into(),
+    );
+    table
+}
+
+fn row(configuration: &Configuration) -> Vec<Cell> {
+    let capacity = configuration.capacity();
+    let point = reference_point(configuration);
+    let mean = |f: fn(&RunOutcome) -> Option<f64>| point.and_then(|p| p.mean(f)).into();
+    let remarks = match &configuration.outcome {
+        ConfigurationOutcome::Infeasible(reason) => format!("infeasible: {reason}"),
+        ConfigurationOutcome::Capacity(c) => c.notes.join("; "),
+        ConfigurationOutcome::Load(p) if p.saturated() => "saturated".to_owned(),
+        ConfigurationOutcome::Load(_) => String::new(),
+    };
+    let extrapolated: Cell = point
+        .and_then(|p| p.mean(|r| r.extrapolated_share))
+        .map_or(Cell::Absent, Cell::Share);
+    vec![
+        configuration.label.as_str().into(),
+        capacity.and_then(|c| c.capacity_rps).into(),
+        capacity.and_then(|c| c.fails_at_rps).into(),
+        capacity
+            .and_then(|c| c.slo_boundary_rps)
+            .map(|[lo, hi]| range(lo, Some(hi)))
+            .into(),
+        capacity
+            .and_then(|c| c.knee)
+            .map(|k| range(k.from_rps, k.to_rps))
+            .into(),
+        mean(|r| Some(r.goodput_rps)),
+        mean(|r| Some(r.output_tok_s)),
+        mean(|r| r.ttft_p99_s),
+        mean(|r| r.itl_p99_s),
+        extrapolated,
+        remarks.into(),
+    ]
+}
+
+fn range(from: f64, to: Option<f64>) -> String {
+    let digits = |x: f64| super::number::significant(x, 3);
+    format!("{} to {}", digits(from), to.map_or_else(|| "open".into(), digits))
+}
+
+/// The load whose figures stand for the configuration: at its capacity, or the only one.
+fn reference_point(configuration: &Configuration) -> Option<&LoadPoint> {
+    match &configuration.outcome {
+        ConfigurationOutcome::Load(point) => Some(point),
+        ConfigurationOutcome::Capacity(c) => {
+            let at = c.capacity_rps?;
+            c.points.iter().rfind(|p| p.rate_rps <= at)
+        }
+        ConfigurationOutcome::Infeasible(_) => None,
+    }
+}
+
+/// Every load of every configuration, a row a run.
+pub fn points_table(configurations: &[Configuration]) -> Table {
+    let names = [
+        ("configuration", None),
+        ("offered", Some("requests/s")),
+        ("repeat", None),
+        ("attainment", None),
+        ("error_rate", None),
+        ("goodput", Some("requests/s")),
+        ("throughput", Some("requests/s")),
+        ("output", Some("tokens/s")),
+        ("ttft_p50", Some("s")),
+        ("ttft_p99", Some("s")),
+        ("e2e_mean", Some("s")),
+        ("itl_p99", Some("s")),
+        ("saturated", None),
+        ("extrapolated_share", None),
+    ];
+    let columns = names
+        .iter()
+        .map(|(name, unit)| unit.map_or_else(|| Column::plain(*name), |u| Column::with_unit(*name, u)))
+        .collect();
+    let mut table = Table::new("Loads", columns);
+    for configuration in configurations {
+        for point in configuration.points() {
+            for (repeat, run) in point.runs.iter().enumerate() {
+                table.push(point_row(&configuration.label, point.rate_rps, repeat, run));
+            }
+        }
+    }
+    table
+}
+
+fn point_row(label: &str, rate_rps: f64, repeat: usize, run: &RunOutcome) -> Vec<Cell> {
+    vec![
+        label.into(),
+        rate_rps.into(),
+        (repeat as u64).into(),
+        run.attainment.into(),
+        run.error_rate.into(),
+        run.goodput_rps.into(),
+        run.throughput_rps.into(),
+        run.output_tok_s.into(),
+        run.ttft_p50_s.into(),
+        run.ttft_p99_s.into(),
+        run.e2e_mean_s.into(),
+        run.itl_p99_s.into(),
+        run.saturated.to_string().into(),
+        run.extrapolated_share.into(),
+    ]
+}
+
+fn curves(
+    configurations: &[Configuration],
+    x: impl Fn(&LoadPoint) -> Option<f64>,
+    y: impl Fn(&LoadPoint) -> Option<f64>,
+) -> Vec<Curve> {
+    configurations
+        .iter()
+        .filter(|c| c.is_feasible())
+        .map(|c| {
+            (
+                c.label.clone(),
+                c.points().iter().filter_map(|p| x(p).zip(y(p))).collect(),
+            )
+        })
+        .collect()
+}
+
+/// Goodput against offered load, and latency against throughput, with a name for the file of each.
+pub fn sweep_plots(plan: &Plan, configurations: &[Configuration]) -> Vec<(&'static str, Plot)> {
+    let best = best(configurations);
+    let capacity = best.and_then(Configuration::capacity);
+    let goodput = Goodput {
+        curves: curves(
+            configurations,
+            |p| Some(p.rate_rps),
+            |p| p.mean(|r| Some(r.goodput_rps)),
+        ),
+        attainment: Some(plan.slo.attainment),
+        knee: capacity
+            .and_then(|c| c.knee)
+            .and_then(|k| Some((k.from_rps, k.to_rps?))),
+        capacity_rps: capacity.and_then(|c| c.capacity_rps),
+    };
+    let throughput = |p: &LoadPoint| p.mean(|r| Some(r.output_tok_s));
+    let latency = |name: &str, y: fn(&RunOutcome) -> Option<f64>, target_s| {
+        let curves = curves(configurations, throughput, |p| p.mean(y));
+        ThroughputLatency {
+            latency: name.to_owned(),
+            curves,
+            target_s,
+        }
+        .plot()
+    };
+    vec![
+        ("goodput", goodput.plot()),
+        (
+            "throughput-ttft",
+            latency(
+                "TTFT p99",
+                |r| r.ttft_p99_s,
+                plan.slo.ttft.map(|t| t.as_secs_f64()),
+            ),
+        ),
+        (
+            "throughput-e2e",
+            latency(
+                "E2E mean",
+                |r| r.e2e_mean_s,
+                plan.slo.e2e.map(|t| t.as_secs_f64()),
+            ),
+        ),
+    ]
+}
+
+/// The configuration of the highest capacity; the first of equals.
+pub fn best(configurations: &[Configuration]) -> Option<&Configuration> {
+    let capacity = |c: &Configuration| c.capacity().and_then(|c| c.capacity_rps);
+    configurations
+        .iter()
+        .filter(|c| capacity(c).is_some())
+        .reduce(|a, b| if capacity(b) > capacity(a) { b } else { a })
+}
+
+/// The answer in a sentence, and what must be verified live before it is trusted.
+pub fn verdict(plan: &Plan, configurations: &[Configuration]) -> Vec<String> {
+    let Some(best) = best(configurations) else {
+        return vec!["No configuration carries any load of the range at the SLO.".into()];
+    };
+    let Some(capacity) = best.capacity() else {
+        return Vec::new();
+    };
+    let carried = capacity.capacity_rps.unwrap_or(0.0);
+    let at_least = if capacity.fails_at_rps.is_none() {
+        "at least "
+    } else {
+        ""
+    };
+    let mut lines = vec![format!(
+        "{} carries the most: {at_least}{} requests/s with {}.",
+        best.label,
+        super::number::significant(carried, 3),
+        slo_text(plan)
+    )];
+    lines.extend(to_verify(capacity));
+    lines
+}
+
+fn to_verify(capacity: &Capacity) -> Vec<String> {
+    let digits = |x: f64| super::number::significant(x, 3);
+    let mut lines = Vec::new();
+    if let Some([lo, hi]) = capacity.slo_boundary_rps {
+        lines.push(format!(
+            "Verify live, SLO boundary: {} to {} requests/s.",
+            digits(lo),
+            digits(hi)
+        ));
+    }
+    if let Some(knee) = capacity.knee {
+        let begins_lower = if knee.may_begin_lower {
+            " (it may begin below the range)"
+        } else {
+            ""
+        };
+        lines.push(format!(
+            "Verify live, knee: {} requests/s{begins_lower}; within it a small error of the step time becomes a \
+             large error of the latency.",
+            range(knee.from_rps, knee.to_rps)
+        ));
+    }
+    lines
+}
+
+/// The sections of a sweep.
+pub fn sweep_sections(
+    plan: &Plan,
+    configurations: &[Configuration],
+    plots: &[(&'static str, Plot)],
+) -> Vec<Section> {
+    let mut first: Vec<Block> = verdict(plan, configurations)
+        .into_iter()
+        .map(Block::Text)
+        .collect();
+    first.push(Block::Table(configurations_table(configurations)));
+    let drawn = plots.iter().map(|(_, plot)| Block::Plot(plot.clone())).collect();
+    vec![
+        Section {
+            heading: "Capacity and knees".into(),
+            blocks: first,
+        },
+        Section {
+            heading: "Curves".into(),
+            blocks: drawn,
+        },
+    ]
+}
+
+/// What a sweep's figures may not be used for.
+pub fn sweep_limitations(plan: &Plan, configurations: &[Configuration]) -> Vec<String> {
+    let mut limitations = plan.limitations();
+    let shares = configurations
+        .iter()
+        .flat_map(Configuration::points)
+        .flat_map(|p| &p.runs)
+        .filter_map(|r| r.extrapolated_share);
+    limitations.extend(extrapolation_note(shares));
+    limitations.push(
+        "the knee is read off simulated loads by Kleinrock's power; the interval holds for the seeds that were \
+         run, not for other mixes"
+            .into(),
+    );
+    limitations
+}
+
+/// The page of a sweep.
+pub fn sweep_page(plan: &Plan, configurations: &[Configuration], plots: &[(&'static str, Plot)]) -> Page {
+    Page {
+        title: format!("Sweep: {}", plan.origin()),
+        question: question(plan),
+        context: context(plan),
+        sections: sweep_sections(plan, configurations, plots),
+        limitations: sweep_limitations(plan, configurations),
+        footer: footer(),
+    }
+}
