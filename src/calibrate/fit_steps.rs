@@ -14,6 +14,9 @@ use crate::steptime::{FittedStepTime, Hull};
 /// Fewest steps that a fit is made from.
 pub const MIN_STEPS: usize = 50;
 
+/// Significant digits of the numbers in a fit.
+const DIGITS: usize = 7;
+
 /// How to fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FitOptions {
@@ -103,7 +106,7 @@ pub fn fit_steps(
     let every: Vec<usize> = (0..runs.len()).collect();
     let mut probe = probe_reference(captures, &runs, &model, &every);
     let held_out = held_out_errors(captures, &runs, &folds, probe.as_mut());
-    Ok(Fit {
+    Ok(rounded(Fit {
         kneeboard_fit: FIT_FORMAT,
         fitted_with: concat!("kneeboard ", env!("CARGO_PKG_VERSION")).to_owned(),
         target: "seconds of a whole engine step by the wall clock, t_end_s - t_start_s".to_owned(),
@@ -118,7 +121,37 @@ pub fn fit_steps(
             runs: held_out,
         },
         data: data_rows(captures, &runs, &model, &fitted),
-    })
+    }))
+}
+
+/// The same fit with every number at [`DIGITS`] significant digits: more would be noise in a file that people
+/// read and compare. The hull stays exact, so that no batch it was made of falls out of it.
+fn rounded(fit: Fit) -> Fit {
+    fn round(value: &mut serde_json::Value) {
+        match value {
+            serde_json::Value::Number(n) if n.is_f64() => {
+                let digits = n.as_f64().map(|x| format!("{x:.*e}", DIGITS - 1));
+                if let Some(Ok(Some(n))) = digits.map(|d| d.parse().map(serde_json::Number::from_f64)) {
+                    *value = n.into();
+                }
+            }
+            serde_json::Value::Array(items) => items.iter_mut().for_each(round),
+            serde_json::Value::Object(fields) => fields.values_mut().for_each(round),
+            _ => {}
+        }
+    }
+    // Numbers that JSON cannot hold are the only way to fail; such a fit is returned as it is.
+    let Ok(mut value) = serde_json::to_value(&fit) else {
+        return fit;
+    };
+    round(&mut value);
+    match serde_json::from_value::<Fit>(value) {
+        Ok(short) => Fit {
+            hull: fit.hull,
+            ..short
+        },
+        Err(_) => fit,
+    }
 }
 
 fn refuse_duplicates(captures: &[Capture]) -> Result<(), FitError> {
@@ -302,3 +335,7 @@ pub fn slowness_of(fit: &Fit, capture: &Capture) -> Option<f64> {
     let times = capture.manifest.probe_times()?;
     fit.slowness(times.decode4_cpu_ms, times.prefill256_cpu_ms)
 }
+
+#[cfg(test)]
+#[path = "fit_steps_tests.rs"]
+mod tests;

@@ -168,6 +168,7 @@ pub struct HeldOut {
 
 /// Relative errors of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RunError {
     /// The run.
     pub run: String,
@@ -387,13 +388,17 @@ fn yaml_error(path: &Path, error: &serde_saphyr::Error) -> InputError {
     let text = error.without_snippet().to_string();
     let mut wrong = InputError::in_file(path, format!("is not a fit file ({text})"))
         .allowed("a file that `kneeboard calibrate steps` wrote");
-    // serde tells the unknown name and the allowed ones between backticks.
-    let names: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
-    if let [given, known @ ..] = names.as_slice() {
-        wrong.nearest = nearest(given, known.iter().copied());
+    // serde tells the unknown name between backticks and the known ones after it.
+    if let (Some(given), Some((_, known))) = (text.split('`').nth(1), text.split_once("expected one of ")) {
+        let known = known.split(" at line").next().unwrap_or_default();
+        wrong.nearest = nearest(given, known.split(", ").map(|k| k.trim_matches('`')));
     }
     if let Some(location) = error.location() {
         wrong = wrong.at(format!("line {}", location.line()));
     }
     wrong
 }
+
+#[cfg(test)]
+#[path = "fit_file_tests.rs"]
+mod tests;
