@@ -248,8 +248,8 @@ fn probe_reference(
         decode4_cpu_ms: median(&decode)?,
         prefill256_cpu_ms: median(&prefill)?,
         runs: decode.len() as u64,
-        held_out_without: 0.0,
-        held_out_with: 0.0,
+        held_out_without: None,
+        held_out_with: None,
     })
 }
 
@@ -285,9 +285,11 @@ fn held_out_errors(
             .iter()
             .filter_map(|r| r.sum_with_probe.map(|with| (r.error.sum.abs(), with.abs())))
             .collect();
-        let count = judged.len().max(1) as f64;
-        probe.held_out_without = judged.iter().map(|j| j.0).sum::<f64>() / count;
-        probe.held_out_with = judged.iter().map(|j| j.1).sum::<f64>() / count;
+        let mean = |of: fn(&(f64, f64)) -> f64| {
+            (!judged.is_empty()).then(|| judged.iter().map(of).sum::<f64>() / judged.len() as f64)
+        };
+        probe.held_out_without = mean(|j| j.0);
+        probe.held_out_with = mean(|j| j.1);
     }
     rows
 }

@@ -65,10 +65,14 @@ pub struct HostFit {
     pub between_steps_s: f64,
     /// Gaps behind it.
     pub between_steps_n: u64,
-    /// Taking one request into a busy engine.
+    /// Taking the first request after a step into a busy engine.
     pub add_request_s: f64,
     /// Requests behind it.
     pub add_request_n: u64,
+    /// Taking a further request right behind another.
+    pub add_further_request_s: Option<f64>,
+    /// Requests behind it.
+    pub add_further_request_n: u64,
     /// Taking a request into an idle engine, its wake-up included.
     pub add_request_idle_s: Option<f64>,
     /// Requests behind it.
@@ -124,10 +128,11 @@ pub struct SpeedProbeFit {
     pub prefill256_cpu_ms: f64,
     /// Captures with probes.
     pub runs: u64,
-    /// Mean absolute error of the left-out runs' summed step time without the probe.
-    pub held_out_without: f64,
+    /// Mean absolute error of the left-out runs' summed step time without the probe; none where no run with
+    /// a probe could be left out.
+    pub held_out_without: Option<f64>,
     /// The same with the probe.
-    pub held_out_with: f64,
+    pub held_out_with: Option<f64>,
 }
 
 /// Relative errors of one kind of batch.
@@ -265,6 +270,11 @@ impl Fit {
         for (name, value) in [
             ("between_steps_s", self.host.between_steps_s),
             ("add_request_s", self.host.add_request_s),
+            (
+                "add_further_request_s",
+                self.host.add_further_request_s.unwrap_or(0.0),
+            ),
+            ("add_request_idle_s", self.host.add_request_idle_s.unwrap_or(0.0)),
         ] {
             if !(0.0..=1e6).contains(&value) {
                 return wrong(format!("host.{name}"), value, "seconds of at least 0");
@@ -347,7 +357,11 @@ impl Fit {
     pub fn slowness(&self, decode4_cpu_ms: f64, prefill256_cpu_ms: f64) -> Option<f64> {
         self.speed_probe
             .as_ref()
-            .filter(|p| p.held_out_with < p.held_out_without)
+            .filter(|p| {
+                p.held_out_with
+                    .zip(p.held_out_without)
+                    .is_some_and(|(with, without)| with < without)
+            })
             .map(|p| p.ratio(decode4_cpu_ms, prefill256_cpu_ms))
             .filter(|r| r.is_finite() && *r > 0.0)
     }

@@ -29,8 +29,8 @@ fn fit() -> Fit {
             decode4_cpu_ms: 8.0,
             prefill256_cpu_ms: 80.0,
             runs: 3,
-            held_out_without: 0.06,
-            held_out_with: 0.04,
+            held_out_without: Some(0.06),
+            held_out_with: Some(0.04),
         }),
         residuals: vec![RegimeError {
             regime: "all".into(),
@@ -138,7 +138,7 @@ fn the_probe_scales_by_the_geometric_mean_of_both_ratios() {
     approx::assert_relative_eq!(slowness, 1.1, max_relative = 1e-12);
     assert_eq!(fit.slowness(f64::NAN, 80.0), None);
     if let Some(probe) = &mut fit.speed_probe {
-        probe.held_out_with = 0.07;
+        probe.held_out_with = Some(0.07);
     }
     assert_eq!(
         fit.slowness(8.0, 80.0),
