@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fitted::{FittedStepTime, TERM_NAMES, TERMS};
@@ -14,7 +15,7 @@ pub const FIT_FORMAT: u32 = 1;
 const KNEE: (&str, &str) = ("decode_rows_knee", "rows");
 
 /// A fit of step times.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fit {
     /// Format of this file, [`FIT_FORMAT`].
@@ -43,7 +44,7 @@ pub struct Fit {
 }
 
 /// One parameter.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Parameter {
     /// Its name, of [`TERM_NAMES`] or the knee.
@@ -58,7 +59,7 @@ pub struct Parameter {
 }
 
 /// Time of the host process around the steps, in seconds (medians).
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostFit {
     /// From the end of a step to the start of the next when nothing is added.
@@ -80,7 +81,7 @@ pub struct HostFit {
 }
 
 /// Stalls of the engines that ran under one scheduling class.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClassStalls {
     /// The scheduling class, as the manifest tells it; `unknown` where it does not.
@@ -106,7 +107,7 @@ pub struct ClassStalls {
 
 /// A bandwidth limit: once the engine was busy for `busy_s` in a window of `period_s`, its core is taken away
 /// until the window ends. Windows follow each other without a gap; idle time neither moves nor resets them.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BandwidthLimit {
     /// Length of a window in seconds.
@@ -119,7 +120,7 @@ pub struct BandwidthLimit {
 }
 
 /// The machine's speed as fixed work tells it: the reference at which the coefficients hold.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpeedProbeFit {
     /// CPU milliseconds of a decode step of 4 rows.
@@ -136,7 +137,7 @@ pub struct SpeedProbeFit {
 }
 
 /// Relative errors of one kind of batch.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RegimeError {
     /// The kind.
@@ -147,7 +148,7 @@ pub struct RegimeError {
 }
 
 /// Relative errors of some steps.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct StepError {
     /// Steps.
     pub steps: u64,
@@ -162,7 +163,7 @@ pub struct StepError {
 }
 
 /// Errors on runs left out of the fit.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HeldOut {
     /// What was left out at a time.
@@ -172,7 +173,7 @@ pub struct HeldOut {
 }
 
 /// Relative errors of one run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunError {
     /// The run.
@@ -186,7 +187,7 @@ pub struct RunError {
 }
 
 /// A capture that was fitted.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DataRun {
     /// The run.
