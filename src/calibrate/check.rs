@@ -8,7 +8,7 @@ use crate::steptime::FittedStepTime;
 use crate::steptime::fit_file::{Fit, StepError};
 
 /// A fit against one capture.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct RunCheck {
     /// The run.
     pub run: String,

@@ -16,6 +16,9 @@ use crate::steptime::{FittedStepTime, Hull};
 /// Fewest steps that a fit is made from.
 pub const MIN_STEPS: usize = 50;
 
+/// Significant digits of the numbers in a fit.
+const DIGITS: usize = 7;
+
 /// How to fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FitOptions {
@@ -108,7 +111,7 @@ pub fn fit_steps(
     let every: Vec<usize> = (0..runs.len()).collect();
     let mut probe = probe_reference(captures, &runs, &model, &every);
     let held_out = held_out_errors(captures, &runs, &folds, probe.as_mut());
-    Ok(Fit {
+    Ok(rounded(Fit {
         kneeboard_fit: FIT_FORMAT,
         fitted_with: concat!("kneeboard ", env!("CARGO_PKG_VERSION")).to_owned(),
         target: "seconds of a whole engine step by the wall clock, t_end_s - t_start_s".to_owned(),
@@ -124,7 +127,37 @@ pub fn fit_steps(
         },
         repeats: spreads_of_repeats(captures)?,
         data: data_rows(captures, &runs, &model, &fitted),
-    })
+    }))
+}
+
+/// The same fit with every number at [`DIGITS`] significant digits: more would be noise in a file that people
+/// read and compare. The hull stays exact, so that no batch it was made of falls out of it.
+fn rounded(fit: Fit) -> Fit {
+    fn round(value: &mut serde_json::Value) {
+        match value {
+            serde_json::Value::Number(n) if n.is_f64() => {
+                let digits = n.as_f64().map(|x| format!("{x:.*e}", DIGITS - 1));
+                if let Some(Ok(Some(n))) = digits.map(|d| d.parse().map(serde_json::Number::from_f64)) {
+                    *value = n.into();
+                }
+            }
+            serde_json::Value::Array(items) => items.iter_mut().for_each(round),
+            serde_json::Value::Object(fields) => fields.values_mut().for_each(round),
+            _ => {}
+        }
+    }
+    // Numbers that JSON cannot hold are the only way to fail; such a fit is returned as it is.
+    let Ok(mut value) = serde_json::to_value(&fit) else {
+        return fit;
+    };
+    round(&mut value);
+    match serde_json::from_value::<Fit>(value) {
+        Ok(short) => Fit {
+            hull: fit.hull,
+            ..short
+        },
+        Err(_) => fit,
+    }
 }
 
 fn refuse_duplicates(captures: &[Capture]) -> Result<(), FitError> {
@@ -221,8 +254,8 @@ fn probe_reference(
         decode4_cpu_ms: median(&decode)?,
         prefill256_cpu_ms: median(&prefill)?,
         runs: decode.len() as u64,
-        held_out_without: 0.0,
-        held_out_with: 0.0,
+        held_out_without: None,
+        held_out_with: None,
     })
 }
 
@@ -258,9 +291,11 @@ fn held_out_errors(
             .iter()
             .filter_map(|r| r.sum_with_probe.map(|with| (r.error.sum.abs(), with.abs())))
             .collect();
-        let count = judged.len().max(1) as f64;
-        probe.held_out_without = judged.iter().map(|j| j.0).sum::<f64>() / count;
-        probe.held_out_with = judged.iter().map(|j| j.1).sum::<f64>() / count;
+        let mean = |of: fn(&(f64, f64)) -> f64| {
+            (!judged.is_empty()).then(|| judged.iter().map(of).sum::<f64>() / judged.len() as f64)
+        };
+        probe.held_out_without = mean(|j| j.0);
+        probe.held_out_with = mean(|j| j.1);
     }
     rows
 }
@@ -308,3 +343,7 @@ pub fn slowness_of(fit: &Fit, capture: &Capture) -> Option<f64> {
     let times = capture.manifest.probe_times()?;
     fit.slowness(times.decode4_cpu_ms, times.prefill256_cpu_ms)
 }
+
+#[cfg(test)]
+#[path = "fit_steps_tests.rs"]
+mod tests;

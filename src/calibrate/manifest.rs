@@ -158,48 +158,7 @@ impl CaptureManifest {
                 "more than 0 seconds",
             );
         }
-        let knobs = &self.engine_effective;
-        for (name, value) in [
-            ("max_num_seqs", knobs.max_num_seqs),
-            ("max_num_batched_tokens", knobs.max_num_batched_tokens),
-            ("max_model_len", knobs.max_model_len),
-            ("block_size", knobs.block_size),
-        ] {
-            if value == 0 {
-                return wrong(
-                    &format!("engine_effective.{name}"),
-                    "0 cannot be used".into(),
-                    "at least 1",
-                );
-            }
-        }
-        if knobs.num_gpu_blocks < 2 {
-            return wrong(
-                "engine_effective.num_gpu_blocks",
-                format!("{} blocks leave none for requests", knobs.num_gpu_blocks),
-                "at least 2: one is the null block",
-            );
-        }
-        if knobs
-            .usable_blocks
-            .is_some_and(|usable| usable + 1 != knobs.num_gpu_blocks)
-        {
-            return wrong(
-                "engine_effective.usable_blocks",
-                format!(
-                    "{:?} usable of {} blocks",
-                    knobs.usable_blocks, knobs.num_gpu_blocks
-                ),
-                "num_gpu_blocks - 1",
-            );
-        }
-        if knobs.watermark.is_some_and(|w| !(0.0..1.0).contains(&w)) {
-            return wrong(
-                "engine_effective.watermark",
-                format!("{:?} is not a share", knobs.watermark),
-                "from 0 to below 1",
-            );
-        }
+        self.engine_effective.check(path)?;
         for (name, probe) in [
             ("speed_probe_before", self.speed_probe_before),
             ("speed_probe_after", self.speed_probe_after),
@@ -263,5 +222,53 @@ impl CaptureManifest {
             watermark: knobs.watermark.unwrap_or(0.0),
             ..VllmConfig::new(behaviour)
         })
+    }
+}
+
+impl EffectiveKnobs {
+    fn check(&self, path: &Path) -> Result<(), InputError> {
+        let wrong = |place: &str, found: String, allowed: &str| {
+            Err(InputError::in_file(path, found)
+                .at(format!("engine_effective.{place}"))
+                .allowed(allowed))
+        };
+        for (name, value) in [
+            ("max_num_seqs", self.max_num_seqs),
+            ("max_num_batched_tokens", self.max_num_batched_tokens),
+            ("max_model_len", self.max_model_len),
+            ("block_size", self.block_size),
+        ] {
+            if value == 0 {
+                return wrong(name, "0 cannot be used".into(), "at least 1");
+            }
+        }
+        if self.num_gpu_blocks < 2 {
+            return wrong(
+                "num_gpu_blocks",
+                format!("{} blocks leave none for requests", self.num_gpu_blocks),
+                "at least 2: one is the null block",
+            );
+        }
+        if self
+            .usable_blocks
+            .is_some_and(|usable| usable + 1 != self.num_gpu_blocks)
+        {
+            return wrong(
+                "usable_blocks",
+                format!(
+                    "{:?} usable of {} blocks",
+                    self.usable_blocks, self.num_gpu_blocks
+                ),
+                "num_gpu_blocks - 1",
+            );
+        }
+        if self.watermark.is_some_and(|w| !(0.0..1.0).contains(&w)) {
+            return wrong(
+                "watermark",
+                format!("{:?} is not a share", self.watermark),
+                "from 0 to below 1",
+            );
+        }
+        Ok(())
     }
 }

@@ -14,6 +14,8 @@ pub mod robust;
 mod rows;
 pub mod stalls;
 mod table;
+#[cfg(test)]
+mod test_data;
 
 pub use check::{RunCheck, check_run};
 pub use fit_steps::{FitError, FitOptions, fit_steps, slowness_of};

@@ -325,14 +325,23 @@ fn host_line(fit: &Fit) -> String {
         h.add_request_s * 1e6,
         h.add_request_n
     );
+    if let Some(further) = h.add_further_request_s {
+        line += &format!(
+            ", {:.1} us for one right behind it (n {})",
+            further * 1e6,
+            h.add_further_request_n
+        );
+    }
     if let Some(idle) = h.add_request_idle_s {
         line += &format!(", {:.1} us when idle (n {})", idle * 1e6, h.add_request_idle_n);
     }
-    if let Some(p) = &fit.speed_probe {
+    if let Some(p) = &fit.speed_probe
+        && let (Some(without), Some(with)) = (p.held_out_without, p.held_out_with)
+    {
         line += &format!(
             "\nSpeed probe: error of left-out runs' summed step time {:.1} % without, {:.1} % with it ({} runs)",
-            p.held_out_without * 100.0,
-            p.held_out_with * 100.0,
+            without * 100.0,
+            with * 100.0,
             p.runs
         );
     }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fitted::{FittedStepTime, TERM_NAMES, TERMS};
@@ -14,7 +15,7 @@ pub const FIT_FORMAT: u32 = 1;
 const KNEE: (&str, &str) = ("decode_rows_knee", "rows");
 
 /// A fit of step times.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fit {
     /// Format of this file, [`FIT_FORMAT`].
@@ -58,7 +59,7 @@ pub struct RepeatSpread {
 }
 
 /// One parameter.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Parameter {
     /// Its name, of [`TERM_NAMES`] or the knee.
@@ -73,17 +74,21 @@ pub struct Parameter {
 }
 
 /// Time of the host process around the steps, in seconds (medians).
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostFit {
     /// From the end of a step to the start of the next when nothing is added.
     pub between_steps_s: f64,
     /// Gaps behind it.
     pub between_steps_n: u64,
-    /// Taking one request into a busy engine.
+    /// Taking the first request after a step into a busy engine.
     pub add_request_s: f64,
     /// Requests behind it.
     pub add_request_n: u64,
+    /// Taking a further request right behind another.
+    pub add_further_request_s: Option<f64>,
+    /// Requests behind it.
+    pub add_further_request_n: u64,
     /// Taking a request into an idle engine, its wake-up included.
     pub add_request_idle_s: Option<f64>,
     /// Requests behind it.
@@ -91,7 +96,7 @@ pub struct HostFit {
 }
 
 /// Stalls of the engines that ran under one scheduling class.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClassStalls {
     /// The scheduling class, as the manifest tells it; `unknown` where it does not.
@@ -117,7 +122,7 @@ pub struct ClassStalls {
 
 /// A bandwidth limit: once the engine was busy for `busy_s` in a window of `period_s`, its core is taken away
 /// until the window ends. Windows follow each other without a gap; idle time neither moves nor resets them.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BandwidthLimit {
     /// Length of a window in seconds.
@@ -130,7 +135,7 @@ pub struct BandwidthLimit {
 }
 
 /// The machine's speed as fixed work tells it: the reference at which the coefficients hold.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpeedProbeFit {
     /// CPU milliseconds of a decode step of 4 rows.
@@ -139,14 +144,15 @@ pub struct SpeedProbeFit {
     pub prefill256_cpu_ms: f64,
     /// Captures with probes.
     pub runs: u64,
-    /// Mean absolute error of the left-out runs' summed step time without the probe.
-    pub held_out_without: f64,
+    /// Mean absolute error of the left-out runs' summed step time without the probe; none where no run with
+    /// a probe could be left out.
+    pub held_out_without: Option<f64>,
     /// The same with the probe.
-    pub held_out_with: f64,
+    pub held_out_with: Option<f64>,
 }
 
 /// Relative errors of one kind of batch.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RegimeError {
     /// The kind.
@@ -157,7 +163,7 @@ pub struct RegimeError {
 }
 
 /// Relative errors of some steps.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct StepError {
     /// Steps.
     pub steps: u64,
@@ -172,7 +178,7 @@ pub struct StepError {
 }
 
 /// Errors on runs left out of the fit.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HeldOut {
     /// What was left out at a time.
@@ -182,7 +188,8 @@ pub struct HeldOut {
 }
 
 /// Relative errors of one run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct RunError {
     /// The run.
     pub run: String,
@@ -195,7 +202,7 @@ pub struct RunError {
 }
 
 /// A capture that was fitted.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DataRun {
     /// The run.
@@ -279,6 +286,11 @@ impl Fit {
         for (name, value) in [
             ("between_steps_s", self.host.between_steps_s),
             ("add_request_s", self.host.add_request_s),
+            (
+                "add_further_request_s",
+                self.host.add_further_request_s.unwrap_or(0.0),
+            ),
+            ("add_request_idle_s", self.host.add_request_idle_s.unwrap_or(0.0)),
         ] {
             if !(0.0..=1e6).contains(&value) {
                 return wrong(format!("host.{name}"), value, "seconds of at least 0");
@@ -361,7 +373,11 @@ impl Fit {
     pub fn slowness(&self, decode4_cpu_ms: f64, prefill256_cpu_ms: f64) -> Option<f64> {
         self.speed_probe
             .as_ref()
-            .filter(|p| p.held_out_with < p.held_out_without)
+            .filter(|p| {
+                p.held_out_with
+                    .zip(p.held_out_without)
+                    .is_some_and(|(with, without)| with < without)
+            })
             .map(|p| p.ratio(decode4_cpu_ms, prefill256_cpu_ms))
             .filter(|r| r.is_finite() && *r > 0.0)
     }
@@ -402,13 +418,17 @@ fn yaml_error(path: &Path, error: &serde_saphyr::Error) -> InputError {
     let text = error.without_snippet().to_string();
     let mut wrong = InputError::in_file(path, format!("is not a fit file ({text})"))
         .allowed("a file that `kneeboard calibrate steps` wrote");
-    // serde tells the unknown name and the allowed ones between backticks.
-    let names: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
-    if let [given, known @ ..] = names.as_slice() {
-        wrong.nearest = nearest(given, known.iter().copied());
+    // serde tells the unknown name between backticks and the known ones after it.
+    if let (Some(given), Some((_, known))) = (text.split('`').nth(1), text.split_once("expected one of ")) {
+        let known = known.split(" at line").next().unwrap_or_default();
+        wrong.nearest = nearest(given, known.split(", ").map(|k| k.trim_matches('`')));
     }
     if let Some(location) = error.location() {
         wrong = wrong.at(format!("line {}", location.line()));
     }
     wrong
 }
+
+#[cfg(test)]
+#[path = "fit_file_tests.rs"]
+mod tests;

@@ -1,5 +1,6 @@
 //! The region of batch shapes that a fit has seen.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::BatchShape;
@@ -54,7 +55,7 @@ pub fn axis_names() -> [&'static str; 10] {
 }
 
 /// The range seen of one axis.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AxisRange {
     /// Which axis.
@@ -66,7 +67,7 @@ pub struct AxisRange {
 }
 
 /// The ranges seen of single axes and of axes beside others. An axis that is absent was never seen.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Hull {
     /// One range an axis.
