@@ -47,7 +47,7 @@ pub struct Fit {
 }
 
 /// Spread of one figure between plays of one trace: what a prediction can be expected to miss by.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RepeatSpread {
     /// Figure with its unit, as `ttft_s`.
