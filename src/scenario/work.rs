@@ -275,6 +275,14 @@ fn until(s: &Synthetic, scenario: &Scenario, blame: &Blame<'_>) -> Result<Until,
     const PATH: &str = "workload.synthetic.num_requests";
     blame.at_least_one(PATH, s.num_requests)?;
     let m = &scenario.measure;
+    if s.num_requests.is_none() && scenario.load.arrival.rescale == Some(true) {
+        let path = "load.arrival.rescale";
+        return Err(blame.error(
+            path,
+            "there is no number of requests to end at n / rate",
+            "give num_requests",
+        ));
+    }
     match (s.num_requests, m.window, scenario.load.model) {
         (Some(n), _, _) => Ok(Until::Count(n)),
         (None, Some(window), LoadKind::OpenLoop) => {

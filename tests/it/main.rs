@@ -1,4 +1,5 @@
 //! The one integration binary.
 
 mod bad_input;
+mod cli;
 mod scenario;
