@@ -1,1 +1,21 @@
-//! calibrate
+//! From measurements to step-time models: captures in, fits out.
+
+pub mod actual;
+pub mod check;
+mod errors;
+pub mod fit_steps;
+mod host;
+pub mod manifest;
+pub mod nnls;
+pub mod observe;
+pub mod repeats;
+pub mod robust;
+mod rows;
+pub mod stalls;
+mod table;
+
+pub use check::{RunCheck, check_run};
+pub use fit_steps::{FitError, FitOptions, fit_steps, slowness_of};
+pub use manifest::{CaptureManifest, CaptureMode};
+pub use observe::{Capture, find_captures, is_capture};
+pub use rows::{CaptureRequest, CaptureStep, WorkRow};

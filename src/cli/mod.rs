@@ -3,7 +3,10 @@
 //! Data go to stdout, everything else to stderr. A command returns an [`Outcome`]; an error is printed once,
 //! as one paragraph.
 
+mod calibrate;
+mod compare;
 mod completions;
+mod conform;
 mod profile;
 mod schema;
 mod show;
@@ -80,6 +83,12 @@ impl Global {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Replay recorded vLLM scheduler logs through the engine, step by step.
+    Conform(conform::ConformArgs),
+    /// Fit models to measurements.
+    Calibrate(calibrate::CalibrateArgs),
+    /// Lay captures of a real engine beside their simulation.
+    Compare(compare::CompareArgs),
     /// Show a scenario as it is resolved: every value, and where it came from.
     Show(show::ShowArgs),
     /// List the JSON Schemas of the file formats, or print one.
@@ -150,6 +159,9 @@ pub fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> anyhow::Result<Outcome> {
     match &cli.command {
+        Command::Conform(args) => conform::run(args),
+        Command::Calibrate(args) => calibrate::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::Show(args) => show::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Profile(command) => profile::run(command),

@@ -1,1 +1,4 @@
-//! explore
+//! Many runs: sweeps over configurations, the search for capacity, and the knee.
+
+pub mod capacity;
+pub mod knee;

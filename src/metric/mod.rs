@@ -1,1 +1,26 @@
-//! metric
+//! Metrics out of raw events: what each means is in `docs/METRICS.md`.
+//!
+//! Everything here works on a [`crate::record::RunRecord`] alone, so simulated runs and imported live runs
+//! go through the same code.
+
+pub mod export;
+pub mod funnel;
+pub mod gauges;
+pub mod goodput;
+pub mod latency;
+pub mod little;
+pub mod percentile;
+pub mod saturation;
+pub mod summary;
+pub mod tokens;
+pub mod vllm_bench;
+pub mod window;
+
+pub use funnel::Funnel;
+pub use goodput::{Slo, SloReport};
+pub use percentile::{Sample, Stats, Unit};
+pub use summary::{Summary, SummaryOptions};
+pub use window::Window;
+
+#[cfg(test)]
+pub(crate) mod fixture;

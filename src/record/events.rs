@@ -85,6 +85,8 @@ pub struct ReplicaRecord {
     pub free_blocks: Vec<u32>,
     /// Usable KV blocks.
     pub usable_blocks: u32,
+    /// Free KV blocks after the last commit; all of them when every request has ended.
+    pub free_blocks_at_end: u32,
     /// Preemptions in all.
     pub preemptions: u64,
 }

@@ -1,5 +1,6 @@
 //! Records of runs: raw events, gauges, and the run folder.
 
+pub mod bundle;
 pub mod events;
 
 pub use events::{ReplicaRecord, RequestRecord, RunRecord, Segment, Status, TokenLog};

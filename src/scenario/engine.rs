@@ -161,6 +161,14 @@ fn check_ranges(e: &Engine, behaviour: &Behaviour, blame: &Blame<'_>) -> Result<
         ("block_size", e.block_size),
     ] {
         blame.at_least_one(&format!("system.engine.{name}"), value)?;
+        blame.count(&format!("system.engine.{name}"), value)?;
+    }
+    for (name, value) in [
+        ("num_gpu_blocks", e.num_gpu_blocks),
+        ("long_prefill_token_threshold", e.long_prefill_token_threshold),
+        ("num_lookahead_tokens", e.num_lookahead_tokens),
+    ] {
+        blame.count(&format!("system.engine.{name}"), value)?;
     }
     blame.share("system.engine.watermark", e.watermark)?;
     blame.share("system.engine.gpu_memory_utilization", e.gpu_memory_utilization)?;
@@ -394,6 +402,6 @@ fn config(e: &Engine, behaviour: &'static Behaviour) -> VllmConfig {
         watermark: e.watermark.map_or(0.0, |f| f.0),
         num_speculative_tokens: e.num_speculative_tokens.unwrap_or(0),
         num_lookahead_tokens: e.num_lookahead_tokens.unwrap_or(0),
-        draft_slots: 0,
+        ..base
     }
 }

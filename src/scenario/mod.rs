@@ -16,7 +16,7 @@ mod trace_check;
 mod work;
 
 pub use overrides::Override;
-pub use plan::{Plan, Resolved, StepTimeSource};
+pub use plan::{Machine, Plan, Resolved, StepTimeSource};
 pub use provenance::Source;
 pub use resolve::{Axis, Measurement, SloTargets};
 pub use schema::Scenario;

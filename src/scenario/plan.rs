@@ -17,7 +17,7 @@ use super::{fit, trace_check};
 use crate::input::{self, InputError};
 use crate::kv::sizing::MemoryLedger;
 use crate::sim::{HostTimes, LoadModel, WorldConfig};
-use crate::steptime::{LinearStepTime, StepTime};
+use crate::steptime::{Hull, LinearStepTime, StepTime};
 use crate::workload::synth;
 use crate::workload::trace::Trace;
 use crate::yaml;
@@ -29,6 +29,17 @@ pub enum StepTimeSource {
     Linear(LinearStepTime),
     /// A fit, by its file.
     Fit(PathBuf),
+}
+
+/// The machine that a plan runs on.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// Step times.
+    pub step_time: Arc<dyn StepTime>,
+    /// Host time around the steps; none with stated costs.
+    pub host: HostTimes,
+    /// Batches that the step times were fitted to; `None` with stated costs.
+    pub hull: Option<Hull>,
 }
 
 /// A resolved and checked scenario.
@@ -159,14 +170,13 @@ impl Plan {
         })
     }
 
-    /// Everything a run needs but the trace and the step-time model. Host times come with a fit: set them
-    /// from [`Plan::step_time_source`] where it has some.
-    pub fn world(&self) -> WorldConfig {
+    /// Everything a run needs but the trace and the step-time model, on a host with these times.
+    pub fn world(&self, host: HostTimes) -> WorldConfig {
         WorldConfig {
             engine: self.engine.config.clone(),
             replicas: self.replicas,
             load: self.load,
-            host: HostTimes::default(),
+            host,
             stall: None,
             deadline: self.measure.deadline,
         }
@@ -208,14 +218,25 @@ impl Plan {
         Ok(trace)
     }
 
-    /// The step-time model.
+    /// Step times, host times, and the batches that both were fitted to.
     ///
     /// # Errors
     /// [`InputError`] when the fit cannot be read.
-    pub fn step_time(&self) -> Result<Arc<dyn StepTime>, InputError> {
+    pub fn machine(&self) -> Result<Machine, InputError> {
         match &self.step_time_source {
-            StepTimeSource::Linear(model) => Ok(Arc::new(*model)),
-            StepTimeSource::Fit(path) => fit::load(path),
+            StepTimeSource::Linear(model) => Ok(Machine {
+                step_time: Arc::new(*model),
+                host: HostTimes::default(),
+                hull: None,
+            }),
+            StepTimeSource::Fit(path) => {
+                let fitted = fit::load(path)?;
+                Ok(Machine {
+                    step_time: fitted.step_time,
+                    host: fitted.host,
+                    hull: Some(fitted.hull),
+                })
+            }
         }
     }
 

@@ -307,6 +307,8 @@ fn length_source(
         Lengths::Fixed(f) => {
             blame.at_least_one(&format!("{PATH}.fixed.input"), Some(f.input))?;
             blame.at_least_one(&format!("{PATH}.fixed.output"), Some(f.output))?;
+            blame.count(&format!("{PATH}.fixed.input"), Some(f.input))?;
+            blame.count(&format!("{PATH}.fixed.output"), Some(f.output))?;
             Ok(LengthSource::Fixed {
                 input: f.input,
                 output: f.output,
@@ -344,7 +346,7 @@ fn law(law: &Law, path: &str, blame: &Blame<'_>) -> Result<LengthLaw, InputError
         blame.error(
             path,
             e.to_string(),
-            "parameters must be above 0, and 1 <= min <= max",
+            "parameters must be above 0, and 1 <= min <= max <= 1073741824",
         )
     })?;
     Ok(law)

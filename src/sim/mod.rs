@@ -1,5 +1,10 @@
 //! The world: clock, clients, router and replicas. Knows no file format.
 
-pub mod world;
+pub mod kernel;
+mod replica;
+mod router;
+mod stall;
+mod world;
 
-pub use world::{HostTimes, LoadModel, SimError, Stall, WorldConfig, run};
+pub use stall::Stall;
+pub use world::{HostTimes, LoadModel, SimError, WorldConfig, run};

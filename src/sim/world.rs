@@ -1,7 +1,14 @@
 //! One run: a trace, a load model, replicas behind a router, until nothing is left to do.
 
-use crate::engine::vllm::VllmConfig;
-use crate::record::RunRecord;
+use std::collections::VecDeque;
+
+use super::kernel::{Class, Kernel};
+use super::replica::{Replica, Surroundings};
+use super::router::RoundRobin;
+use super::stall::Stall;
+use crate::engine::RequestId;
+use crate::engine::vllm::{VllmConfig, VllmEngine};
+use crate::record::{RequestRecord, RunRecord, Status, TokenLog};
 use crate::steptime::StepTime;
 use crate::units::{SimDuration, SimTime};
 use crate::workload::trace::Trace;
@@ -25,19 +32,12 @@ pub enum LoadModel {
 /// Time of the host process around the steps, where a capture shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HostTimes {
-    /// Taking one request into the engine, paid between steps.
+    /// Taking one request into a busy engine, paid between steps.
     pub add_request: SimDuration,
+    /// Taking one request into an engine that was idle, its wake-up included.
+    pub add_request_idle: SimDuration,
     /// From the end of one step to the start of the next.
     pub between_steps: SimDuration,
-}
-
-/// A machine that takes the engine's core away after long continuous use (a real-time bandwidth limit).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stall {
-    /// Length of the accounting period.
-    pub period: SimDuration,
-    /// Most busy time in a period; more is followed by a stall of `period - busy`.
-    pub busy: SimDuration,
 }
 
 /// Everything a run needs but the trace and the step-time model.
@@ -79,11 +79,207 @@ pub enum SimError {
     },
 }
 
-/// Runs `trace` on the configured system.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    /// A replica's step ends, or its host is free again.
+    Wake(u32),
+    /// A client sends a request.
+    Send(RequestId),
+}
+
+/// Runs `trace` on the configured system until all work is done, the deadline has come, or what is left can
+/// never be scheduled (it stays [`Status::Unfinished`]).
 ///
 /// # Errors
 /// [`SimError`] when the run cannot go on.
 pub fn run(config: &WorldConfig, step_time: &dyn StepTime, trace: &Trace) -> Result<RunRecord, SimError> {
-    let _ = (config, step_time, trace);
-    todo!("written with the engine")
+    World::new(config, step_time, trace).run()
+}
+
+struct World<'a> {
+    config: &'a WorldConfig,
+    step_time: &'a dyn StepTime,
+    trace: &'a Trace,
+    kernel: Kernel<Event>,
+    replicas: Vec<Replica>,
+    router: RoundRobin,
+    requests: Vec<RequestRecord>,
+    /// Requests not sent yet, in sending order.
+    unsent: VecDeque<RequestId>,
+    /// Replicas touched in the present instant.
+    touched: Vec<bool>,
+    ended: Vec<RequestId>,
+}
+
+/// Events at one instant beyond which time has stopped: every request and replica may have a few.
+fn spin_limit(requests: usize, replicas: u32) -> u64 {
+    10_000 + 8 * (requests as u64 + u64::from(replicas))
+}
+
+impl<'a> World<'a> {
+    fn new(config: &'a WorldConfig, step_time: &'a dyn StepTime, trace: &'a Trace) -> Self {
+        let replicas = (0..config.replicas)
+            .map(|_| {
+                let engine = Box::new(VllmEngine::new(config.engine.clone()));
+                Replica::new(engine, config.host, config.stall, config.engine.usable_blocks())
+            })
+            .collect();
+        let mut order: Vec<RequestId> = (0..trace.requests.len() as u32).collect();
+        if config.load == LoadModel::OpenLoop {
+            order.sort_by_key(|&id| trace.requests[id as usize].arrival);
+        }
+        Self {
+            config,
+            step_time,
+            trace,
+            kernel: Kernel::new(spin_limit(trace.requests.len(), config.replicas)),
+            replicas,
+            router: RoundRobin::new(config.replicas),
+            requests: trace.requests.iter().map(offered).collect(),
+            unsent: order.into(),
+            touched: vec![false; config.replicas as usize],
+            ended: Vec::new(),
+        }
+    }
+
+    fn run(mut self) -> Result<RunRecord, SimError> {
+        self.start_clients();
+        while let Some(at) = self.kernel.next_at() {
+            if self.config.deadline.is_some_and(|d| at > d) {
+                return Ok(self.into_record());
+            }
+            while self.kernel.next_at() == Some(at) {
+                let event = self.kernel.pop().map_err(|s| SimError::ZeroTimeSpin {
+                    at: s.at,
+                    limit: s.limit,
+                })?;
+                if let Some(event) = event {
+                    self.handle(event);
+                }
+            }
+            self.settle();
+        }
+        self.check_nothing_is_lost()?;
+        Ok(self.into_record())
+    }
+
+    fn start_clients(&mut self) {
+        match self.config.load {
+            LoadModel::OpenLoop => self.send_next(None),
+            LoadModel::ClosedLoop { concurrency, .. } => {
+                (0..concurrency).for_each(|_| self.send_next(Some(SimTime::ZERO)));
+            }
+            LoadModel::Offline => {
+                while !self.unsent.is_empty() {
+                    self.send_next(Some(SimTime::ZERO));
+                }
+            }
+        }
+    }
+
+    /// Schedules the next unsent request, at its own arrival time or at `at`.
+    fn send_next(&mut self, at: Option<SimTime>) {
+        let Some(id) = self.unsent.pop_front() else { return };
+        let at = at.unwrap_or(self.trace.requests[id as usize].arrival);
+        let record = &mut self.requests[id as usize];
+        (record.scheduled, record.sent) = (at, at);
+        self.kernel.schedule(at, Class::Arrival, Event::Send(id));
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Send(id) => {
+                let replica = self.router.choose();
+                self.requests[id as usize].replica = replica;
+                self.replicas[replica as usize].deliver(id);
+                self.touched[replica as usize] = true;
+                if self.config.load == LoadModel::OpenLoop {
+                    self.send_next(None);
+                }
+            }
+            Event::Wake(replica) => {
+                let now = self.kernel.now();
+                let mut around = Surroundings {
+                    trace: &self.trace.requests,
+                    step_time: self.step_time,
+                    requests: &mut self.requests,
+                    ended: &mut self.ended,
+                };
+                self.replicas[replica as usize].wake(now, &mut around);
+                self.touched[replica as usize] = true;
+            }
+        }
+    }
+
+    /// Lets every touched replica act, then the clients of requests that ended.
+    fn settle(&mut self) {
+        let now = self.kernel.now();
+        for (index, replica) in self.replicas.iter_mut().enumerate() {
+            if !std::mem::take(&mut self.touched[index]) {
+                continue;
+            }
+            let mut around = Surroundings {
+                trace: &self.trace.requests,
+                step_time: self.step_time,
+                requests: &mut self.requests,
+                ended: &mut self.ended,
+            };
+            if let Some(at) = replica.settle(now, &mut around) {
+                self.kernel
+                    .schedule(at, Class::StepEnd, Event::Wake(index as u32));
+            }
+        }
+        if let LoadModel::ClosedLoop { think, .. } = self.config.load {
+            for _ in 0..self.ended.len() {
+                self.send_next(Some(now + think));
+            }
+        }
+        self.ended.clear();
+    }
+
+    /// A replica that is not waiting for an event of its own has been told by its engine that nothing fits and
+    /// nothing runs; anything else would be a lost wake-up.
+    fn check_nothing_is_lost(&self) -> Result<(), SimError> {
+        let lost = self.replicas.iter().any(Replica::is_waiting_for_event);
+        if lost || !self.unsent.is_empty() && self.replicas.iter().all(|r| !r.has_unfinished()) {
+            let unfinished = self
+                .requests
+                .iter()
+                .filter(|r| r.status == Status::Unfinished)
+                .count();
+            return Err(SimError::LostWakeUp {
+                at: self.kernel.now(),
+                unfinished: unfinished as u32,
+            });
+        }
+        Ok(())
+    }
+
+    fn into_record(self) -> RunRecord {
+        RunRecord {
+            end: self.kernel.now(),
+            requests: self.requests,
+            replicas: self.replicas.into_iter().map(|r| r.record).collect(),
+        }
+    }
+}
+
+fn offered(request: &crate::workload::trace::TraceRequest) -> RequestRecord {
+    RequestRecord {
+        scheduled: request.arrival,
+        sent: request.arrival,
+        enqueued: None,
+        first_scheduled: None,
+        first_token: None,
+        last_token: None,
+        input_tokens: request.input_tokens,
+        cached_tokens: 0,
+        output_tokens: 0,
+        preemptions: 0,
+        status: Status::Unfinished,
+        finish_reason: None,
+        replica: 0,
+        priority: request.priority,
+        tokens: TokenLog::Segments(Vec::new()),
+    }
 }

@@ -1,9 +1,15 @@
 //! How long one engine step takes.
 
 pub mod batch;
+pub mod fit_file;
+pub mod fitted;
+pub mod hull;
 pub mod linear;
 
 pub use batch::BatchShape;
+pub use fit_file::Fit;
+pub use fitted::FittedStepTime;
+pub use hull::Hull;
 pub use linear::LinearStepTime;
 
 use crate::units::SimDuration;

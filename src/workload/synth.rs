@@ -160,6 +160,7 @@ impl PrefixLaw {
         member.then_some(Prefix {
             group,
             shared_tokens: self.tokens.min(input),
+            greedy_outputs: false,
         })
     }
 }

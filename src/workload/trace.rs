@@ -13,6 +13,9 @@ pub struct Prefix {
     /// How many leading positions (prompt, then outputs) are shared; `u32::MAX` for a whole session, whose
     /// answers continue the stream.
     pub shared_tokens: u32,
+    /// Outputs are a function of the prompt alone (greedy decoding, a scripted model): requests whose whole
+    /// prompts are equal have equal outputs too.
+    pub greedy_outputs: bool,
 }
 
 /// One request of a workload.

@@ -1,5 +1,9 @@
-//! The one integration binary.
+//! End-to-end tests; one binary, one module a subject.
 
 mod bad_input;
 mod cli;
+mod conform;
+mod queueing;
 mod scenario;
+mod shared;
+mod world;

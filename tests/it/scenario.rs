@@ -102,7 +102,7 @@ fn each_value_says_where_it_came_from() {
         concurrency: 32,
         think: SimDuration::from_millis(500),
     };
-    assert_eq!(plan.world().load, load);
+    assert_eq!(plan.world(Default::default()).load, load);
 }
 
 /// Rules S56, S80 to S83: (accelerator, version) to (token budget, seats, asynchronous, share of memory).
@@ -120,7 +120,7 @@ fn engine_defaults_are_those_of_the_release_on_the_device() {
             format!("system.engine.version={version}"),
         ];
         let p = plan("closed-loop.yaml", &[&set[0], &set[1]]);
-        let e = p.world().engine;
+        let e = p.world(Default::default()).engine;
         let got = (e.max_num_batched_tokens, e.max_num_seqs, e.async_scheduling);
         assert_eq!(got, (tokens, seats, asynchronous), "{device} {version}");
         let utilization = p.scenario.system.engine.gpu_memory_utilization.unwrap();
@@ -132,7 +132,7 @@ fn engine_defaults_are_those_of_the_release_on_the_device() {
         "preflight-cpu.yaml",
         &["system.engine.max_num_seqs=null", "system.engine.block_size=null"],
     );
-    let e = cpu.world().engine;
+    let e = cpu.world(Default::default()).engine;
     assert_eq!(
         (e.max_num_seqs, e.block_size, e.async_scheduling),
         (128, 128, false)
@@ -142,7 +142,7 @@ fn engine_defaults_are_those_of_the_release_on_the_device() {
         &["system.engine.enable_chunked_prefill=false"],
     );
     assert_eq!(
-        unchunked.world().engine.max_num_batched_tokens,
+        unchunked.world(Default::default()).engine.max_num_batched_tokens,
         16384,
         "at least max_model_len"
     );
@@ -189,8 +189,11 @@ fn the_bench_step_time_is_that_of_its_formula() {
     batch.add_decode(1, 1029);
     // 8 ms + 5 ms + 1024 * 45 us + 20 us + 1030 * 20 ns
     let want = 8_000_000 + 5_000_000 + 46_080_000 + 20_000 + 20_600;
-    assert_eq!(plan.step_time().unwrap().duration(&batch), SimDuration(want));
-    let world = plan.world();
+    assert_eq!(
+        plan.machine().unwrap().step_time.duration(&batch),
+        SimDuration(want)
+    );
+    let world = plan.world(Default::default());
     assert_eq!(
         (
             world.engine.num_gpu_blocks,

@@ -48,12 +48,16 @@ pub struct VllmConfig {
     pub scheduler_reserve_full_isl: bool,
     /// Share of the blocks kept free at admission (rule K23).
     pub watermark: f64,
+    /// The threshold is raised to at least the token budget divided by the number of requests (rule S12).
+    pub adaptive_long_prefill_threshold: bool,
     /// Drafts per decode (rule S60); 0 = no speculation.
     pub num_speculative_tokens: u32,
     /// Slots reserved past the scheduled tokens (rule S17).
     pub num_lookahead_tokens: u32,
     /// Extra input-budget slots a scheduled request takes (rule S2).
     pub draft_slots: u32,
+    /// EAGLE-type drafter: prefix hits lose their last block (rules S65, K33).
+    pub eagle: bool,
 }
 
 impl VllmConfig {
@@ -75,9 +79,11 @@ impl VllmConfig {
             async_scheduling: behaviour.async_by_default,
             scheduler_reserve_full_isl: true,
             watermark: 0.0,
+            adaptive_long_prefill_threshold: false,
             num_speculative_tokens: 0,
             num_lookahead_tokens: 0,
             draft_slots: 0,
+            eagle: false,
         }
     }
 

@@ -1,7 +1,14 @@
 //! The vLLM V1 engine, step for step. Rule numbers (S, K) are those of the project's vLLM specification.
 
 mod config;
+mod output;
+mod queue;
+mod request;
+mod scheduler;
+#[cfg(test)]
+mod tests;
 pub mod version;
 
 pub use config::{Policy, VllmConfig};
+pub use scheduler::VllmEngine;
 pub use version::Behaviour;

@@ -14,10 +14,11 @@ pub struct Behaviour {
     /// With chunked prefill off, a prompt over the remaining budget is skipped instead of ending the
     /// admission (rule S23).
     pub skips_oversized_prompt: bool,
-    /// A priority victim already scheduled in this call gives its budget back (rule S31).
+    /// A priority victim already scheduled in this call gives its budget back, and the loop index follows
+    /// it (rule S31).
     pub withdrawn_grant_returns_budget: bool,
-    /// The loop index follows when a priority victim stood earlier in the list (rule S31).
-    pub victim_shifts_index: bool,
+    /// The loop index also follows a priority victim that stood earlier without a grant (rule S31).
+    pub any_earlier_victim_shifts_index: bool,
     /// Asynchronous scheduling does not schedule past `max_tokens` (rule S14).
     pub async_stops_at_max_tokens: bool,
     /// `scheduler_reserve_full_isl` exists: the whole prompt must fit at admission (rule K21).
@@ -41,7 +42,7 @@ const V0_11_0: Behaviour = Behaviour {
     async_by_default: false,
     skips_oversized_prompt: true,
     withdrawn_grant_returns_budget: false,
-    victim_shifts_index: false,
+    any_earlier_victim_shifts_index: false,
     async_stops_at_max_tokens: false,
     has_full_prompt_gate: false,
     has_watermark: false,
@@ -86,7 +87,7 @@ const V0_28_0: Behaviour = Behaviour {
 };
 const V0_32_0: Behaviour = Behaviour {
     version: "0.32.0",
-    victim_shifts_index: true,
+    any_earlier_victim_shifts_index: true,
     threshold_exempts_lone_request: true,
     has_max_num_active_seqs: true,
     ..V0_28_0

@@ -1,0 +1,87 @@
+//! A capture as a run's raw events, so that measured and simulated runs go through the same metrics.
+
+use super::observe::Capture;
+use crate::engine::FinishReason;
+use crate::input::InputError;
+use crate::record::{ReplicaRecord, RequestRecord, RunRecord, Status, TokenLog};
+use crate::units::SimTime;
+
+/// The raw events of a capture's run. Arrival is the due time; tokens are visible when their step ends.
+///
+/// # Errors
+/// [`InputError`] when token times are missing or an instant is not a time.
+pub fn record_of(capture: &Capture) -> Result<RunRecord, InputError> {
+    let instant = |seconds: f64| {
+        SimTime::try_from_secs_f64(seconds).map_err(|e| InputError::in_file(&capture.folder, e.to_string()))
+    };
+    let optional = |seconds: Option<f64>| seconds.map(instant).transpose();
+    let trace = capture.trace()?;
+    let times = if capture.has_token_times() {
+        capture.token_times()?
+    } else {
+        times_from_steps(capture)
+    };
+    let mut requests = Vec::with_capacity(capture.requests.len());
+    for ((row, offered), times) in capture.requests.iter().zip(&trace.requests).zip(times) {
+        let complete = row.output_tokens == row.requested_output_tokens;
+        requests.push(RequestRecord {
+            scheduled: offered.arrival,
+            sent: offered.arrival,
+            enqueued: optional(row.add_end_s)?,
+            first_scheduled: optional(row.first_scheduled_s)?,
+            first_token: optional(row.first_token_s)?,
+            last_token: optional(row.last_token_s)?,
+            input_tokens: row.input_tokens,
+            cached_tokens: row.cached_input_tokens,
+            output_tokens: row.output_tokens,
+            preemptions: row.preemptions,
+            status: if complete {
+                Status::Completed
+            } else {
+                Status::Unfinished
+            },
+            finish_reason: complete.then_some(FinishReason::Length),
+            replica: 0,
+            priority: row.priority,
+            tokens: TokenLog::Times(times.into_iter().map(instant).collect::<Result<_, _>>()?),
+        });
+    }
+    let knobs = &capture.manifest.engine_effective;
+    let mut replica = ReplicaRecord {
+        usable_blocks: knobs.num_gpu_blocks.saturating_sub(1),
+        free_blocks_at_end: knobs.num_gpu_blocks.saturating_sub(1),
+        ..ReplicaRecord::default()
+    };
+    for step in capture.steps.iter().filter(|s| !s.batch.is_empty()) {
+        replica.step_starts.push(instant(step.t_start_s)?);
+        replica.step_ends.push(instant(step.t_end_s)?);
+        replica.running.push(step.running);
+        replica.waiting.push(step.waiting);
+        replica.free_blocks.push(step.free_blocks);
+        replica.preemptions += u64::from(step.preempted);
+    }
+    let end = instant(capture.manifest.duration_s)?;
+    Ok(RunRecord {
+        requests,
+        replicas: vec![replica],
+        end,
+    })
+}
+
+/// Token times by the steps alone: a request yields a token at the end of each step whose row reaches the last
+/// of its known tokens (rule S40). Captures have no speculation.
+fn times_from_steps(capture: &Capture) -> Vec<Vec<f64>> {
+    let mut times: Vec<Vec<f64>> = vec![Vec::new(); capture.requests.len()];
+    for step in &capture.steps {
+        for row in &step.work {
+            let id = row.id as usize;
+            let (Some(request), Some(times)) = (capture.requests.get(id), times.get_mut(id)) else {
+                continue;
+            };
+            if row.computed + row.tokens >= request.input_tokens + times.len() as u32 {
+                times.push(step.t_end_s);
+            }
+        }
+    }
+    times
+}

@@ -1,0 +1,310 @@
+//! Fitting step times to captures: which steps are used, the fit itself, and how good it is.
+
+use std::collections::BTreeMap;
+
+use super::host::fit_host;
+use super::observe::Capture;
+use super::repeats::spreads_of_repeats;
+use super::robust::{self, RobustFit, RunSteps, median};
+use super::{errors, stalls};
+use crate::input::InputError;
+use crate::steptime::fit_file::{
+    DataRun, FIT_FORMAT, Fit, HeldOut, Parameter, RunError, SpeedProbeFit, parameters,
+};
+use crate::steptime::{FittedStepTime, Hull};
+
+/// Fewest steps that a fit is made from.
+pub const MIN_STEPS: usize = 50;
+
+/// How to fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FitOptions {
+    /// Refit with each group of runs left out in turn, to tell the error on runs not seen.
+    pub hold_out: bool,
+}
+
+impl Default for FitOptions {
+    fn default() -> Self {
+        Self { hold_out: true }
+    }
+}
+
+/// Captures that nothing can be fitted to.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FitError {
+    /// Too few usable steps.
+    #[error("only {steps} usable steps in {captures} captures; at least {MIN_STEPS} are needed")]
+    TooFewSteps {
+        /// Usable steps.
+        steps: usize,
+        /// Captures.
+        captures: usize,
+    },
+    /// A run of which nothing can be used.
+    #[error(
+        "{0} has no usable step: none computed anything without a stall, or all are off by half; leave it out"
+    )]
+    NoSteps(String),
+    /// The same run twice.
+    #[error("the captures {first} and {second} hold the same steps; give each run once")]
+    Duplicate {
+        /// One.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// A capture cannot be used.
+    #[error(transparent)]
+    Capture(#[from] InputError),
+    /// No model came out.
+    #[error("the fit has no usable coefficients: {0}")]
+    Degenerate(#[from] crate::steptime::fitted::CoefficientError),
+}
+
+/// Fits a step-time model to captures. `progress` is told the rounds done and their number.
+///
+/// # Errors
+/// [`FitError`] when there are too few steps, or a run is given twice.
+pub fn fit_steps(
+    captures: &[Capture],
+    options: &FitOptions,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Fit, FitError> {
+    refuse_duplicates(captures)?;
+    let runs: Vec<RunSteps> = captures.iter().map(usable_steps).collect();
+    if let Some((capture, _)) = captures.iter().zip(&runs).find(|(_, r)| r.seconds.is_empty()) {
+        return Err(FitError::NoSteps(capture.name.clone()));
+    }
+    let steps = runs.iter().map(|r| r.seconds.len()).sum();
+    if steps < MIN_STEPS {
+        return Err(FitError::TooFewSteps {
+            steps,
+            captures: captures.len(),
+        });
+    }
+    let (method, groups) = if options.hold_out {
+        hold_out_groups(captures)
+    } else {
+        ("none", Vec::new())
+    };
+    let rounds = groups.len() + 1;
+    progress(0, rounds);
+    let fitted = robust::fit(&runs.iter().collect::<Vec<_>>());
+    progress(1, rounds);
+    let mut folds = Vec::new();
+    for (done, group) in groups.iter().enumerate() {
+        folds.push(Fold::fit(captures, &runs, group)?);
+        progress(done + 2, rounds);
+    }
+    if let Some((capture, _)) = captures
+        .iter()
+        .zip(&fitted.own_steps)
+        .find(|(_, s)| !s.is_finite())
+    {
+        return Err(FitError::NoSteps(capture.name.clone()));
+    }
+    let model = FittedStepTime::new(fitted.coefficients, fitted.knee)?;
+    let every: Vec<usize> = (0..runs.len()).collect();
+    let mut probe = probe_reference(captures, &runs, &model, &every);
+    let held_out = held_out_errors(captures, &runs, &folds, probe.as_mut());
+    Ok(Fit {
+        kneeboard_fit: FIT_FORMAT,
+        fitted_with: concat!("kneeboard ", env!("CARGO_PKG_VERSION")).to_owned(),
+        target: "seconds of a whole engine step by the wall clock, t_end_s - t_start_s".to_owned(),
+        parameters: with_ranges(&fitted, &folds),
+        hull: Hull::of(runs.iter().flat_map(|r| &r.batches)),
+        host: fit_host(captures),
+        stalls: stalls::describe(captures),
+        speed_probe: probe,
+        residuals: errors::by_regime(&model, &runs),
+        held_out: HeldOut {
+            method: method.to_owned(),
+            runs: held_out,
+        },
+        repeats: spreads_of_repeats(captures)?,
+        data: data_rows(captures, &runs, &model, &fitted),
+    })
+}
+
+fn refuse_duplicates(captures: &[Capture]) -> Result<(), FitError> {
+    let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
+    for capture in captures {
+        if let Some(first) = seen.insert(&capture.steps_sha256, &capture.name) {
+            return Err(FitError::Duplicate {
+                first: first.to_owned(),
+                second: capture.name.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Steps that computed something and in which the machine did not stall.
+pub(super) fn usable_steps(capture: &Capture) -> RunSteps {
+    let mut run = RunSteps::default();
+    for step in &capture.steps {
+        if !step.batch.is_empty() && !stalls::is_stalled(step) && step.duration_s() > 0.0 {
+            run.batches.push(step.batch);
+            run.seconds.push(step.duration_s());
+        }
+    }
+    run
+}
+
+/// The set of a capture: runs of one set come from one engine process and may repeat one trace.
+fn set_of(capture: &Capture) -> &str {
+    capture.name.split('/').next().unwrap_or_default()
+}
+
+/// What is left out at a time: whole sets where there are two or more, else single runs.
+fn hold_out_groups(captures: &[Capture]) -> (&'static str, Vec<Vec<usize>>) {
+    let mut sets: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (index, capture) in captures.iter().enumerate() {
+        sets.entry(set_of(capture)).or_default().push(index);
+    }
+    if sets.len() > 1 {
+        ("one set of runs at a time", sets.into_values().collect())
+    } else if captures.len() > 1 {
+        (
+            "one run at a time",
+            (0..captures.len()).map(|i| vec![i]).collect(),
+        )
+    } else {
+        ("none: a single run", Vec::new())
+    }
+}
+
+/// A fit without one group of runs.
+struct Fold {
+    left_out: Vec<usize>,
+    fitted: RobustFit,
+    model: FittedStepTime,
+    probe: Option<SpeedProbeFit>,
+}
+
+impl Fold {
+    fn fit(captures: &[Capture], runs: &[RunSteps], left_out: &[usize]) -> Result<Self, FitError> {
+        let kept: Vec<usize> = (0..runs.len()).filter(|i| !left_out.contains(i)).collect();
+        let fitted = robust::fit(&kept.iter().map(|&i| &runs[i]).collect::<Vec<_>>());
+        let model = FittedStepTime::new(fitted.coefficients, fitted.knee)?;
+        Ok(Self {
+            left_out: left_out.to_vec(),
+            probe: probe_reference(captures, runs, &model, &kept),
+            model,
+            fitted,
+        })
+    }
+}
+
+/// A run's measured over its predicted step time.
+fn slowness(model: &FittedStepTime, run: &RunSteps) -> f64 {
+    1.0 / (1.0 + errors::of_run(model, run).sum)
+}
+
+/// What the probes read on a machine of slowness 1: the median over the runs of `which` that have both.
+fn probe_reference(
+    captures: &[Capture],
+    runs: &[RunSteps],
+    model: &FittedStepTime,
+    which: &[usize],
+) -> Option<SpeedProbeFit> {
+    let (mut decode, mut prefill) = (Vec::new(), Vec::new());
+    for &index in which {
+        if let Some(times) = captures[index].manifest.probe_times() {
+            let slowness = slowness(model, &runs[index]);
+            decode.push(times.decode4_cpu_ms / slowness);
+            prefill.push(times.prefill256_cpu_ms / slowness);
+        }
+    }
+    Some(SpeedProbeFit {
+        decode4_cpu_ms: median(&decode)?,
+        prefill256_cpu_ms: median(&prefill)?,
+        runs: decode.len() as u64,
+        held_out_without: 0.0,
+        held_out_with: 0.0,
+    })
+}
+
+/// Errors of the left-out runs, in the order of the captures; the probe's worth is judged on the same runs.
+fn held_out_errors(
+    captures: &[Capture],
+    runs: &[RunSteps],
+    folds: &[Fold],
+    probe: Option<&mut SpeedProbeFit>,
+) -> Vec<RunError> {
+    let mut rows: Vec<(usize, RunError)> = Vec::new();
+    for fold in folds {
+        for &index in &fold.left_out {
+            let predict = |model: &FittedStepTime| errors::of_run(model, &runs[index]);
+            let times = captures[index].manifest.probe_times();
+            let scale = fold.probe.as_ref().zip(times);
+            let scaled =
+                scale.map(|(p, t)| fold.model.slowed(p.ratio(t.decode4_cpu_ms, t.prefill256_cpu_ms)));
+            rows.push((
+                index,
+                RunError {
+                    run: captures[index].name.clone(),
+                    error: predict(&fold.model),
+                    sum_with_probe: scaled.map(|m| predict(&m).sum),
+                },
+            ));
+        }
+    }
+    rows.sort_by_key(|(index, _)| *index);
+    let rows: Vec<RunError> = rows.into_iter().map(|(_, row)| row).collect();
+    if let Some(probe) = probe {
+        let judged: Vec<(f64, f64)> = rows
+            .iter()
+            .filter_map(|r| r.sum_with_probe.map(|with| (r.error.sum.abs(), with.abs())))
+            .collect();
+        let count = judged.len().max(1) as f64;
+        probe.held_out_without = judged.iter().map(|j| j.0).sum::<f64>() / count;
+        probe.held_out_with = judged.iter().map(|j| j.1).sum::<f64>() / count;
+    }
+    rows
+}
+
+fn with_ranges(fitted: &RobustFit, folds: &[Fold]) -> Vec<Parameter> {
+    let mut all = parameters(&fitted.coefficients, fitted.knee);
+    for fold in folds {
+        for (slot, fold_value) in all
+            .iter_mut()
+            .zip(parameters(&fold.fitted.coefficients, fold.fitted.knee))
+        {
+            let (low, high) = slot
+                .held_out_range
+                .unwrap_or((fold_value.value, fold_value.value));
+            slot.held_out_range = Some((low.min(fold_value.value), high.max(fold_value.value)));
+        }
+    }
+    all
+}
+
+fn data_rows(
+    captures: &[Capture],
+    runs: &[RunSteps],
+    model: &FittedStepTime,
+    fitted: &RobustFit,
+) -> Vec<DataRun> {
+    captures
+        .iter()
+        .zip(runs)
+        .zip(&fitted.own_steps)
+        .map(|((capture, run), &own_step_s)| DataRun {
+            run: capture.name.clone(),
+            steps_sha256: capture.steps_sha256.clone(),
+            steps: run.seconds.len() as u64,
+            stalled: capture.steps.iter().filter(|s| stalls::is_stalled(s)).count() as u64,
+            own_step_s,
+            slowness: slowness(model, run),
+        })
+        .collect()
+}
+
+/// How much longer a capture's steps take than the fit says, as its own speed probes tell; `None` without
+/// probes or when the fit found that they do not help.
+pub fn slowness_of(fit: &Fit, capture: &Capture) -> Option<f64> {
+    let times = capture.manifest.probe_times()?;
+    fit.slowness(times.decode4_cpu_ms, times.prefill256_cpu_ms)
+}

@@ -1,0 +1,173 @@
+//! Strict reading of CSV tables: every wrong cell is an error with its line and column.
+
+use std::path::Path;
+use std::str::FromStr;
+
+use csv::StringRecord;
+
+use crate::input::InputError;
+
+/// The columns of a table, found by name in its header. Further columns are ignored.
+pub(super) struct Table<'a> {
+    path: &'a Path,
+    reader: csv::Reader<&'a [u8]>,
+    names: &'static [&'static str],
+    places: Vec<usize>,
+    width: usize,
+}
+
+impl<'a> Table<'a> {
+    /// Reads the header of `text` and finds the columns `names`, all of which are required.
+    pub(super) fn open(
+        path: &'a Path,
+        text: &'a str,
+        names: &'static [&'static str],
+    ) -> Result<Self, InputError> {
+        let mut reader = csv::ReaderBuilder::new()
+            .flexible(true)
+            .from_reader(text.as_bytes());
+        let header = reader
+            .headers()
+            .map_err(|e| InputError::in_file(path, format!("has no readable header ({e})")).at("line 1"))?
+            .clone();
+        if header.is_empty() {
+            return Err(InputError::in_file(path, "is empty").allowed("a header line is required"));
+        }
+        let places = names
+            .iter()
+            .map(|name| find_column(path, &header, name))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            path,
+            reader,
+            names,
+            places,
+            width: header.len(),
+        })
+    }
+
+    /// Reads every row with `parse`.
+    pub(super) fn read_rows<T>(
+        mut self,
+        mut parse: impl FnMut(usize, &Row<'_>) -> Result<T, InputError>,
+    ) -> Result<Vec<T>, InputError> {
+        let mut rows = Vec::new();
+        let mut record = StringRecord::new();
+        loop {
+            let more = self.reader.read_record(&mut record).map_err(|e| {
+                let line = e.position().map_or(0, csv::Position::line);
+                InputError::in_file(self.path, format!("is not a readable CSV row ({e})"))
+                    .at(format!("line {line}"))
+            })?;
+            if !more {
+                return Ok(rows);
+            }
+            let row = Row {
+                path: self.path,
+                line: record.position().map_or(0, csv::Position::line),
+                record: &record,
+                names: self.names,
+                places: &self.places,
+            };
+            if record.len() != self.width {
+                let found = format!("has {} cells where the header has {}", record.len(), self.width);
+                return Err(row
+                    .error(found)
+                    .allowed("the file may have been cut off: fetch it again"));
+            }
+            rows.push(parse(rows.len(), &row)?);
+        }
+    }
+}
+
+fn find_column(path: &Path, header: &StringRecord, name: &str) -> Result<usize, InputError> {
+    let mut found = header
+        .iter()
+        .enumerate()
+        .filter(|(_, h)| *h == name)
+        .map(|(i, _)| i);
+    let Some(place) = found.next() else {
+        let columns = header.iter().collect::<Vec<_>>().join(", ");
+        return Err(InputError::in_file(path, format!("has no column '{name}'"))
+            .at("line 1")
+            .allowed(format!("the column is required; the header has: {columns}"))
+            .nearest_of(name, header.iter()));
+    };
+    if found.next().is_some() {
+        return Err(InputError::in_file(path, format!("has the column '{name}' twice")).at("line 1"));
+    }
+    Ok(place)
+}
+
+/// One row while it is parsed.
+pub(super) struct Row<'a> {
+    path: &'a Path,
+    line: u64,
+    record: &'a StringRecord,
+    names: &'static [&'static str],
+    places: &'a [usize],
+}
+
+impl Row<'_> {
+    /// An error about the whole row.
+    pub(super) fn error(&self, found: impl Into<String>) -> InputError {
+        InputError::in_file(self.path, found).at(format!("line {}", self.line))
+    }
+
+    /// An error about one cell.
+    pub(super) fn cell_error(&self, column: &str, found: impl Into<String>) -> InputError {
+        InputError::in_file(self.path, found).at(format!("line {}, column {column}", self.line))
+    }
+
+    /// The text of a cell. `column` is one of the names that the table was opened with.
+    pub(super) fn text(&self, column: &'static str) -> &str {
+        self.names
+            .iter()
+            .position(|n| *n == column)
+            .and_then(|i| self.record.get(self.places[i]))
+            .unwrap_or_default()
+            .trim()
+    }
+
+    /// A whole number that `T` can hold.
+    pub(super) fn integer<T: FromStr>(&self, column: &'static str) -> Result<T, InputError> {
+        let text = self.text(column);
+        text.parse().map_err(|_| {
+            self.cell_error(column, format!("'{text}' cannot be used"))
+                .allowed(format!("a whole number ({})", std::any::type_name::<T>()))
+        })
+    }
+
+    /// A whole number from 0 to `limit`.
+    pub(super) fn count(&self, column: &'static str, limit: u32) -> Result<u32, InputError> {
+        let value: u32 = self.integer(column)?;
+        if value > limit {
+            return Err(self
+                .cell_error(column, format!("{value} is too large"))
+                .allowed(format!("at most {limit}")));
+        }
+        Ok(value)
+    }
+
+    /// Seconds: finite and not negative.
+    pub(super) fn seconds(&self, column: &'static str) -> Result<f64, InputError> {
+        let text = self.text(column);
+        match text.parse::<f64>() {
+            Ok(value) if (0.0..=MAX_SECONDS).contains(&value) => Ok(value),
+            _ => Err(self
+                .cell_error(column, format!("'{text}' is not a time"))
+                .allowed(format!("seconds from 0 to {MAX_SECONDS:e}"))),
+        }
+    }
+
+    /// Seconds, or nothing in the cell.
+    pub(super) fn optional_seconds(&self, column: &'static str) -> Result<Option<f64>, InputError> {
+        if self.text(column).is_empty() {
+            return Ok(None);
+        }
+        self.seconds(column).map(Some)
+    }
+}
+
+/// The longest time in a capture: 30 years. Anything longer is a unit mistake.
+const MAX_SECONDS: f64 = 1e9;

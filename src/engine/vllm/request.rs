@@ -1,0 +1,85 @@
+//! A request as the scheduler sees it.
+
+use crate::engine::RequestId;
+use crate::kv::{BlockTable, TokenStream};
+use crate::units::SimTime;
+use crate::workload::trace::TraceRequest;
+
+/// Where a request stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Waiting,
+    Running,
+    /// Preempted and waiting again.
+    Preempted,
+    Finished,
+}
+
+#[derive(Debug)]
+pub(super) struct Request {
+    pub id: RequestId,
+    pub state: State,
+    pub priority: i32,
+    pub arrival: SimTime,
+    pub prompt: u32,
+    pub max_tokens: u32,
+    /// Output number of the EOS token; `u32::MAX` for none.
+    pub eos_at: u32,
+    /// Output tokens known by value.
+    pub outputs: u32,
+    /// Tokens scheduled so far, advanced before the device has run (rule S5).
+    pub computed: u32,
+    /// Outputs of steps under way, not known by value yet (rule S53).
+    pub placeholders: u32,
+    /// Drafts to be verified in the next decode.
+    pub drafts: u32,
+    /// Steps under way that hold a row of it.
+    pub in_flight: u8,
+    /// Those of them that will yield output.
+    pub in_flight_samples: u8,
+    /// It was admitted before.
+    pub admitted: bool,
+    pub table: BlockTable,
+    pub stream: TokenStream,
+    accepted: Box<[u8]>,
+    verifications: usize,
+}
+
+impl Request {
+    pub fn new(id: RequestId, r: &TraceRequest) -> Self {
+        Self {
+            id,
+            state: State::Waiting,
+            priority: r.priority,
+            arrival: r.arrival,
+            prompt: r.input_tokens,
+            max_tokens: r.max_output_tokens,
+            eos_at: r.eos_at.unwrap_or(u32::MAX),
+            outputs: 0,
+            computed: 0,
+            placeholders: 0,
+            drafts: 0,
+            in_flight: 0,
+            in_flight_samples: 0,
+            admitted: false,
+            table: BlockTable::default(),
+            stream: TokenStream::new(id, r.input_tokens, r.prefix),
+            accepted: r.accepted_drafts.as_slice().into(),
+            verifications: 0,
+        }
+    }
+
+    /// Prompt and outputs known by value.
+    pub fn known(&self) -> u32 {
+        self.prompt + self.outputs
+    }
+
+    /// How many of `drafts` the next verification accepts.
+    pub fn accept(&mut self, drafts: u32) -> u32 {
+        let Some(&accepted) = self.accepted.get(self.verifications % self.accepted.len().max(1)) else {
+            return 0;
+        };
+        self.verifications += 1;
+        u32::from(accepted).min(drafts)
+    }
+}

@@ -1,0 +1,425 @@
+//! The schedule call: who gets how many tokens in the next step (rules S1-S36).
+
+use super::config::{Policy, VllmConfig};
+use super::queue::{Rank, WaitingQueue};
+use super::request::{Request, State};
+use crate::engine::{Admission, Engine, Grant, Refusal, RequestId, StepPlan, StepResult};
+use crate::kv::KvCache;
+use crate::workload::trace::TraceRequest;
+
+/// One vLLM engine: scheduler and KV cache, without clock and model.
+#[derive(Debug)]
+pub struct VllmEngine {
+    pub(super) config: VllmConfig,
+    pub(super) kv: KvCache,
+    pub(super) requests: Vec<Request>,
+    /// Places in `requests` that can be used again.
+    pub(super) vacant: Vec<u32>,
+    /// Running requests in admission order (rule S4).
+    pub(super) running: Vec<u32>,
+    pub(super) waiting: WaitingQueue,
+    /// Requests finished since the last schedule call, which the next one flushes.
+    pub(super) unflushed: bool,
+    watermark_blocks: u32,
+}
+
+/// What is left of a step's budgets (rule S2).
+struct Budget {
+    tokens: u32,
+    input: u32,
+    draft_slots: u32,
+}
+
+impl Budget {
+    fn is_spent(&self) -> bool {
+        self.tokens == 0 || self.input <= self.draft_slots
+    }
+
+    fn cap(&self) -> u32 {
+        self.tokens.min(self.input - self.draft_slots)
+    }
+
+    fn take(&mut self, tokens: u32) {
+        self.tokens -= tokens;
+        self.input -= tokens + self.draft_slots;
+    }
+
+    fn give_back(&mut self, tokens: u32) {
+        self.tokens += tokens;
+        self.input += tokens + self.draft_slots;
+    }
+}
+
+impl VllmEngine {
+    /// An empty engine.
+    pub fn new(config: VllmConfig) -> Self {
+        let watermark = if config.behaviour.has_watermark {
+            config.watermark
+        } else {
+            0.0
+        };
+        Self {
+            kv: KvCache::new(
+                config.usable_blocks(),
+                config.block_size,
+                config.enable_prefix_caching,
+                config.behaviour.unhashed_blocks_first,
+            ),
+            requests: Vec::new(),
+            vacant: Vec::new(),
+            running: Vec::new(),
+            waiting: WaitingQueue::new(config.policy),
+            unflushed: false,
+            // Truncated like vLLM's int(); a fraction was validated to lie in 0..1.
+            watermark_blocks: (watermark * f64::from(config.num_gpu_blocks)) as u32,
+            config,
+        }
+    }
+
+    /// Ids of the running requests in list order.
+    pub fn running_ids(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.running.iter().map(|&s| self.requests[s as usize].id)
+    }
+
+    /// Ids of the waiting requests in queue order.
+    pub fn waiting_ids(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.waiting.iter().map(|s| self.requests[s as usize].id)
+    }
+
+    /// Free KV blocks now.
+    pub fn free_blocks(&self) -> u32 {
+        self.kv.free()
+    }
+
+    pub(super) fn request(&self, slot: u32) -> &Request {
+        &self.requests[slot as usize]
+    }
+
+    pub(super) fn rank(&self, slot: u32) -> Rank {
+        let r = self.request(slot);
+        (r.priority, r.arrival, r.id)
+    }
+
+    fn refusal(&self, r: &TraceRequest) -> Option<Refusal> {
+        let c = &self.config;
+        if r.input_tokens >= c.max_model_len {
+            return Some(Refusal::PromptTooLong {
+                input_tokens: r.input_tokens,
+                max_model_len: c.max_model_len,
+            });
+        }
+        // The last output token's KV is never computed.
+        let longest = (r.input_tokens + r.max_output_tokens.saturating_sub(1) + c.num_lookahead_tokens)
+            .min(c.max_model_len)
+            .max(r.input_tokens);
+        let needed = self.kv.blocks_for(longest);
+        if needed > self.kv.usable() {
+            return Some(Refusal::LargerThanCache {
+                needed,
+                usable: self.kv.usable(),
+            });
+        }
+        let budget = c.max_num_batched_tokens;
+        let one_piece = !c.enable_chunked_prefill && c.long_prefill_token_threshold == 0;
+        (one_piece && r.input_tokens > budget).then_some(Refusal::LargerThanBudget {
+            input_tokens: r.input_tokens,
+            budget,
+        })
+    }
+
+    /// Cap on a request's tokens in this call (rule S12).
+    fn threshold(&self) -> u32 {
+        let c = &self.config;
+        let requests = self.running.len() + self.waiting.len();
+        match c.long_prefill_token_threshold {
+            0 => u32::MAX,
+            _ if c.behaviour.threshold_exempts_lone_request && requests == 1 => u32::MAX,
+            t if c.adaptive_long_prefill_threshold => {
+                t.max(c.max_num_batched_tokens / requests.max(1) as u32)
+            }
+            t => t,
+        }
+    }
+
+    /// Tokens of a running request in this call; 0 passes it over (rules S11-S14).
+    fn running_tokens(&self, r: &Request, threshold: u32, budget: &Budget) -> u32 {
+        let in_flight_reaches_end = self.config.behaviour.async_stops_at_max_tokens
+            && r.placeholders > 0
+            && r.computed + 2 - r.placeholders >= r.prompt + r.max_tokens;
+        if in_flight_reaches_end {
+            return 0;
+        }
+        (r.known() + r.drafts + r.placeholders)
+            .saturating_sub(r.computed)
+            .min(threshold)
+            .min(budget.cap())
+            .min((self.config.max_model_len - 1).saturating_sub(r.computed))
+    }
+
+    /// The running list, completely (rules S10-S17).
+    fn schedule_running(&mut self, plan: &mut StepPlan, budget: &mut Budget, threshold: u32) {
+        let lookahead = self.config.num_lookahead_tokens;
+        let mut index = 0;
+        while index < self.running.len() && !budget.is_spent() {
+            let slot = self.running[index];
+            let r = &self.requests[slot as usize];
+            let tokens = self.running_tokens(r, threshold, budget);
+            if tokens == 0 {
+                index += 1;
+                continue;
+            }
+            let slots = (r.computed + tokens + lookahead).min(self.config.max_model_len);
+            loop {
+                if self.kv.grow(&mut self.requests[slot as usize].table, slots) {
+                    break;
+                }
+                let victim = self.preempt_one(plan, budget, &mut index);
+                if victim == slot {
+                    return;
+                }
+            }
+            let r = &mut self.requests[slot as usize];
+            let valued = (r.computed + tokens).min(r.known());
+            self.kv.register(&mut r.table, &r.stream, valued);
+            let drafts = (tokens + r.computed)
+                .saturating_sub(r.known() + r.placeholders)
+                .min(r.drafts);
+            r.drafts = 0;
+            plan.grants.push(Grant {
+                id: r.id,
+                slot,
+                tokens,
+                computed: r.computed,
+                drafts,
+                samples: false,
+            });
+            budget.take(tokens);
+            index += 1;
+        }
+    }
+
+    /// Preempts one running request (rules S30-S32) and returns its slot.
+    fn preempt_one(&mut self, plan: &mut StepPlan, budget: &mut Budget, index: &mut usize) -> u32 {
+        let place = match self.config.policy {
+            Policy::Fcfs => self.running.len() - 1,
+            Policy::Priority => self.lowest_priority_place(),
+        };
+        let victim = self.running.remove(place);
+        if self.config.policy == Policy::Priority {
+            let granted = plan.grants.iter().position(|g| g.slot == victim);
+            if let Some(g) = granted {
+                let grant = plan.grants.remove(g);
+                if self.config.behaviour.withdrawn_grant_returns_budget {
+                    budget.give_back(grant.tokens);
+                }
+            }
+            let follows = match granted {
+                Some(_) => self.config.behaviour.withdrawn_grant_returns_budget,
+                None => self.config.behaviour.any_earlier_victim_shifts_index && place < *index,
+            };
+            *index -= usize::from(follows);
+        }
+        let r = &mut self.requests[victim as usize];
+        self.kv.release(&mut r.table);
+        r.state = State::Preempted;
+        (r.computed, r.drafts, r.placeholders) = (0, 0, 0);
+        plan.preempted.push(r.id);
+        let rank = self.rank(victim);
+        self.waiting.push_preempted(victim, rank);
+        victim
+    }
+
+    /// Place of the running request with the largest (priority, arrival), the first one on a tie.
+    fn lowest_priority_place(&self) -> usize {
+        let key = |slot: u32| {
+            let r = self.request(slot);
+            (r.priority, r.arrival)
+        };
+        let mut worst = 0;
+        for place in 1..self.running.len() {
+            if key(self.running[place]) > key(self.running[worst]) {
+                worst = place;
+            }
+        }
+        worst
+    }
+
+    /// Admission from the waiting queue (rules S20-S29). Looked at only if nobody was preempted. Returns how
+    /// many requests at the head were passed over.
+    fn schedule_waiting(&mut self, plan: &mut StepPlan, budget: &mut Budget, threshold: u32) -> usize {
+        let c = &self.config;
+        let seats = match c.max_num_active_seqs {
+            Some(active) if c.behaviour.has_max_num_active_seqs => active.min(c.max_num_seqs),
+            _ => c.max_num_seqs,
+        };
+        let mut place = 0;
+        while self.running.len() < seats as usize && !budget.is_spent() {
+            let Some(slot) = self.waiting.get(place) else {
+                break;
+            };
+            let r = self.request(slot);
+            if r.in_flight_samples > 0 {
+                // A preempted request whose last output is still under way is passed over (rule S35).
+                place += 1;
+                continue;
+            }
+            let stream = r.stream;
+            let known = r.known();
+            let cached = self.kv.look_up(&stream, known, self.config.eagle);
+            let wanted = (known - cached).min(threshold);
+            if !self.config.enable_chunked_prefill && wanted > budget.cap() {
+                if self.config.behaviour.skips_oversized_prompt {
+                    place += 1;
+                    continue;
+                }
+                break;
+            }
+            let tokens = wanted.min(budget.cap());
+            let drafts = match self.padding_drafts(plan, tokens, known - cached) {
+                Some(drafts) if tokens + drafts > budget.cap() => break,
+                Some(drafts) => drafts,
+                None => 0,
+            };
+            let slots =
+                (cached + tokens + drafts + self.config.num_lookahead_tokens).min(self.config.max_model_len);
+            if !self.fits(known, slots) {
+                break;
+            }
+            self.waiting.remove(place);
+            self.kv.admit(&mut self.requests[slot as usize].table, slots);
+            self.admit(plan, slot, cached, tokens + drafts, drafts);
+            budget.take(tokens + drafts);
+        }
+        place
+    }
+
+    /// Dummy drafts for an admission of exactly one token, to keep a batch of decodes uniform (rule S27).
+    fn padding_drafts(&self, plan: &StepPlan, tokens: u32, missing: u32) -> Option<u32> {
+        let k = self.config.num_speculative_tokens;
+        let pads = self.config.behaviour.pads_single_token_admission && k > 0 && tokens == 1 && missing == 1;
+        let prefills = plan.grants.iter().any(|g| g.tokens > 1 + g.drafts);
+        (pads && !prefills).then_some(k)
+    }
+
+    /// The KV blocks for an admission are there: the full-prompt gate, then this step's need with the
+    /// watermark (rules K20-K24), for the sequence found by the last look-up.
+    fn fits(&self, known: u32, slots: u32) -> bool {
+        let c = &self.config;
+        let reserve = if self.running.is_empty() {
+            0
+        } else {
+            self.watermark_blocks
+        };
+        let fits = |tokens: u32| self.kv.needed_after_look_up(tokens) + reserve <= self.kv.free();
+        let gate = c.behaviour.has_full_prompt_gate && c.scheduler_reserve_full_isl;
+        (!gate || fits(known.min(c.max_model_len))) && fits(slots)
+    }
+
+    fn admit(&mut self, plan: &mut StepPlan, slot: u32, cached: u32, tokens: u32, drafts: u32) {
+        let r = &mut self.requests[slot as usize];
+        let valued = (cached + tokens).min(r.known());
+        self.kv.register(&mut r.table, &r.stream, valued);
+        plan.admitted.push(Admission {
+            id: r.id,
+            cached_tokens: cached,
+            first: !r.admitted,
+        });
+        plan.grants.push(Grant {
+            id: r.id,
+            slot,
+            tokens,
+            computed: cached,
+            drafts,
+            samples: false,
+        });
+        r.admitted = true;
+        r.state = State::Running;
+        r.computed = cached;
+        self.running.push(slot);
+    }
+
+    /// Advances the counters right after the schedule is built, before the device has run (rules S5, S53), and
+    /// sums up the batch's shape.
+    fn advance(&mut self, plan: &mut StepPlan) {
+        for grant in &mut plan.grants {
+            let r = &mut self.requests[grant.slot as usize];
+            r.computed += grant.tokens;
+            grant.samples = r.computed >= r.known() + r.placeholders;
+            r.in_flight += 1;
+            if grant.samples {
+                r.in_flight_samples += 1;
+                if self.config.async_scheduling {
+                    r.placeholders += 1 + grant.drafts;
+                    r.drafts = self.config.num_speculative_tokens;
+                }
+            }
+            let decode = grant.tokens == 1 + grant.drafts && grant.computed >= r.prompt;
+            if decode {
+                plan.shape.add_decode(grant.tokens, grant.computed);
+            } else {
+                plan.shape.add_prefill(grant.tokens, grant.computed);
+            }
+        }
+    }
+}
+
+impl Engine for VllmEngine {
+    fn submit(&mut self, id: RequestId, request: &TraceRequest) -> Result<(), Refusal> {
+        if let Some(refusal) = self.refusal(request) {
+            return Err(refusal);
+        }
+        let new = Request::new(id, request);
+        let slot = match self.vacant.pop() {
+            Some(slot) => {
+                self.requests[slot as usize] = new;
+                slot
+            }
+            None => {
+                self.requests.push(new);
+                self.requests.len() as u32 - 1
+            }
+        };
+        let rank = self.rank(slot);
+        self.waiting.push(slot, rank);
+        Ok(())
+    }
+
+    fn plan(&mut self, plan: &mut StepPlan) {
+        plan.clear();
+        self.unflushed = false;
+        let c = &self.config;
+        let mut budget = Budget {
+            tokens: c.max_num_scheduled_tokens.unwrap_or(c.max_num_batched_tokens),
+            input: c.max_num_batched_tokens,
+            draft_slots: c.draft_slots,
+        };
+        let threshold = self.threshold();
+        self.schedule_running(plan, &mut budget, threshold);
+        if plan.preempted.is_empty() {
+            let passed_over = self.schedule_waiting(plan, &mut budget, threshold);
+            if self.config.behaviour.skips_oversized_prompt {
+                self.waiting.reverse_head(passed_over);
+            }
+        }
+        self.advance(plan);
+        plan.running = self.running.len() as u32;
+        plan.waiting = self.waiting.len() as u32;
+        plan.free_blocks = self.kv.free();
+    }
+
+    fn commit(&mut self, plan: &StepPlan, result: &mut StepResult) {
+        self.take_output(plan, result);
+    }
+
+    fn has_unfinished(&self) -> bool {
+        !self.running.is_empty() || !self.waiting.is_empty()
+    }
+
+    fn wants_schedule(&self) -> bool {
+        self.has_unfinished() || self.unflushed
+    }
+
+    fn queue_depth(&self) -> usize {
+        if self.config.async_scheduling { 2 } else { 1 }
+    }
+}

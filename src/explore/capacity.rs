@@ -1,0 +1,335 @@
+//! The highest load that a configuration carries at its SLO (contract section 12).
+//!
+//! A ladder of loads with the same mix, rising by a constant factor from the lowest to the highest rate asked
+//! for; then halving of the interval around the first failure until it is narrow; then one load beyond it, to
+//! see the overload. Each load is run with several seeds, and the same seeds are used at every load (common
+//! random numbers), so that a difference between two loads is due to the load.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::knee::{Knee, find_knee};
+
+/// What one run at one load showed.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RunOutcome {
+    /// Share of offered requests that met every one of their targets.
+    pub attainment: f64,
+    /// Share of offered requests that did not complete.
+    pub error_rate: f64,
+    /// Requests a second that met every target.
+    pub goodput_rps: f64,
+    /// Requests completed a second of wall clock.
+    pub throughput_rps: f64,
+    /// Output tokens a second of wall clock.
+    pub output_tok_s: f64,
+    /// 50th percentile of time to first token; null when no request got one.
+    pub ttft_p50_s: Option<f64>,
+    /// 99th percentile of time to first token.
+    pub ttft_p99_s: Option<f64>,
+    /// Mean end-to-end time.
+    pub e2e_mean_s: Option<f64>,
+    /// 99th percentile of the gaps between tokens.
+    pub itl_p99_s: Option<f64>,
+    /// The backlog grew through the run.
+    pub saturated: bool,
+    /// Steps whose batch lay outside the hull of the fitted ones, as a share; null without a fit.
+    pub extrapolated_share: Option<f64>,
+}
+
+/// All runs at one load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LoadPoint {
+    /// Offered requests a second.
+    pub rate_rps: f64,
+    /// One a seed, in seed order.
+    pub runs: Vec<RunOutcome>,
+}
+
+impl LoadPoint {
+    /// Mean of a figure over the seeds; `None` when a run has none.
+    pub fn mean(&self, figure: impl Fn(&RunOutcome) -> Option<f64>) -> Option<f64> {
+        let values: Option<Vec<f64>> = self.runs.iter().map(figure).collect();
+        let values = values.filter(|v| !v.is_empty())?;
+        Some(values.iter().sum::<f64>() / values.len() as f64)
+    }
+
+    /// Smallest and largest attainment over the seeds.
+    pub fn attainment_range(&self) -> (f64, f64) {
+        self.runs.iter().fold((1.0, 0.0), |(lo, hi): (f64, f64), r| {
+            (lo.min(r.attainment), hi.max(r.attainment))
+        })
+    }
+
+    /// Most seeds are saturated.
+    pub fn saturated(&self) -> bool {
+        2 * self.runs.iter().filter(|r| r.saturated).count() > self.runs.len()
+    }
+}
+
+/// What a load must satisfy.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Requirement {
+    /// Least share of offered requests within their SLO.
+    pub attainment: f64,
+    /// Largest share of offered requests that fail.
+    pub error_rate: f64,
+}
+
+impl Requirement {
+    fn run_passes(&self, run: &RunOutcome) -> bool {
+        run.attainment >= self.attainment && run.error_rate <= self.error_rate
+    }
+
+    /// The load passes: its figures, averaged over the seeds, satisfy the requirement.
+    pub fn passes(&self, point: &LoadPoint) -> bool {
+        let mean = |f: fn(&RunOutcome) -> f64| point.mean(|r| Some(f(r))).unwrap_or(0.0);
+        !point.runs.is_empty()
+            && mean(|r| r.attainment) >= self.attainment
+            && mean(|r| r.error_rate) <= self.error_rate
+    }
+
+    /// The seeds disagree on whether the load passes.
+    fn is_disputed(&self, point: &LoadPoint) -> bool {
+        let passing = point.runs.iter().filter(|r| self.run_passes(r)).count();
+        passing > 0 && passing < point.runs.len()
+    }
+}
+
+/// Where and how finely to search.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Search {
+    /// Lowest rate, requests a second.
+    pub lowest_rps: f64,
+    /// Highest rate, requests a second.
+    pub highest_rps: f64,
+    /// Loads of the ladder, both ends included; at least 2.
+    pub ladder: u32,
+    /// The boundary is narrowed until its two ends differ by less than this share.
+    pub precision: f64,
+}
+
+/// Capacity of a configuration at its SLO.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Capacity {
+    /// Highest load that passes, below the lowest one that fails, requests a second; null when even the lowest
+    /// load fails.
+    pub capacity_rps: Option<f64>,
+    /// Lowest load that fails; null when none of the range does: the capacity is then at least the highest.
+    pub fails_at_rps: Option<f64>,
+    /// Every load that was run, by rate.
+    pub points: Vec<LoadPoint>,
+    /// Where the seeds disagree on passing, and the boundary itself: to be verified live.
+    pub slo_boundary_rps: Option<[f64; 2]>,
+    /// Where latency begins to grow faster than load, up to saturation: to be verified live.
+    pub knee: Option<Knee>,
+    /// What does not look as it should: loads that pass above one that fails, and the like.
+    pub notes: Vec<String>,
+}
+
+/// Finds the capacity. `run_load` runs one load with every seed.
+///
+/// # Errors
+/// The first error of `run_load`.
+pub fn find_capacity<E>(
+    search: &Search,
+    requirement: &Requirement,
+    mut run_load: impl FnMut(f64) -> Result<LoadPoint, E>,
+) -> Result<Capacity, E> {
+    let mut points: Vec<LoadPoint> = Vec::new();
+    for rate in ladder(search) {
+        points.push(run_load(rate)?);
+    }
+    narrow_boundary(search, requirement, &mut points, &mut run_load)?;
+    if let Some(fails_at) = boundary(requirement, &points).1 {
+        // One load well past the boundary shows the overload, if the ladder did not already.
+        let beyond = 1.25 * fails_at;
+        if points.last().is_some_and(|p| p.rate_rps < beyond) {
+            points.push(run_load(beyond)?);
+        }
+    }
+    Ok(judge(requirement, points))
+}
+
+fn ladder(search: &Search) -> Vec<f64> {
+    let steps = search.ladder.max(2) - 1;
+    let factor = (search.highest_rps / search.lowest_rps).powf(1.0 / f64::from(steps));
+    (0..=steps)
+        .map(|i| {
+            if i == steps {
+                search.highest_rps
+            } else {
+                search.lowest_rps * factor.powi(i as i32)
+            }
+        })
+        .collect()
+}
+
+/// Highest passing rate below the lowest failing one, and the lowest failing one.
+fn boundary(requirement: &Requirement, points: &[LoadPoint]) -> (Option<f64>, Option<f64>) {
+    let fails_at = points.iter().find(|p| !requirement.passes(p)).map(|p| p.rate_rps);
+    let below = points
+        .iter()
+        .take_while(|p| requirement.passes(p))
+        .last()
+        .map(|p| p.rate_rps);
+    (below, fails_at)
+}
+
+fn narrow_boundary<E>(
+    search: &Search,
+    requirement: &Requirement,
+    points: &mut Vec<LoadPoint>,
+    run_load: &mut impl FnMut(f64) -> Result<LoadPoint, E>,
+) -> Result<(), E> {
+    // Halving 40 times resolves any two rates; the bound only guards against a precision of 0.
+    for _ in 0..40 {
+        let (Some(passes), Some(fails)) = boundary(requirement, points) else {
+            return Ok(());
+        };
+        if fails - passes <= search.precision * passes {
+            return Ok(());
+        }
+        let point = run_load((passes * fails).sqrt())?;
+        let at = points.partition_point(|p| p.rate_rps < point.rate_rps);
+        points.insert(at, point);
+    }
+    Ok(())
+}
+
+fn judge(requirement: &Requirement, points: Vec<LoadPoint>) -> Capacity {
+    let (capacity_rps, fails_at_rps) = boundary(requirement, &points);
+    let mut notes = Vec::new();
+    let fails_at = fails_at_rps.unwrap_or(f64::INFINITY);
+    for p in points
+        .iter()
+        .filter(|p| p.rate_rps > fails_at && requirement.passes(p))
+    {
+        notes.push(format!(
+            "not monotone: {:.3} req/s passes although {fails_at:.3} req/s fails; the capacity is the lower one",
+            p.rate_rps
+        ));
+    }
+    if fails_at_rps.is_none() {
+        notes.push(
+            "no load of the range fails: the capacity is at least the highest rate; search higher".into(),
+        );
+    }
+    if capacity_rps.is_none() {
+        notes.push("even the lowest load fails: search lower, or the SLO cannot be met at all".into());
+    }
+    let disputed = points
+        .iter()
+        .filter(|p| requirement.is_disputed(p))
+        .map(|p| p.rate_rps);
+    let edges: Vec<f64> = disputed.chain(capacity_rps).chain(fails_at_rps).collect();
+    let slo_boundary_rps = (capacity_rps.is_some() && fails_at_rps.is_some()).then(|| {
+        edges.iter().fold([f64::INFINITY, 0.0], |[lo, hi]: [f64; 2], &r| {
+            [lo.min(r), hi.max(r)]
+        })
+    });
+    let knee = find_knee(&points);
+    Capacity {
+        capacity_rps,
+        fails_at_rps,
+        points,
+        slo_boundary_rps,
+        knee,
+        notes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    const NEED: Requirement = Requirement {
+        attainment: 0.99,
+        error_rate: 0.0,
+    };
+    const SEARCH: Search = Search {
+        lowest_rps: 1.0,
+        highest_rps: 64.0,
+        ladder: 7,
+        precision: 0.01,
+    };
+
+    fn point(rate: f64, attainments: &[f64], latency_s: f64, saturated: bool) -> LoadPoint {
+        let runs = attainments
+            .iter()
+            .map(|&attainment| RunOutcome {
+                attainment,
+                error_rate: 0.0,
+                goodput_rps: rate * attainment,
+                throughput_rps: rate,
+                output_tok_s: rate * 100.0,
+                ttft_p50_s: Some(latency_s),
+                ttft_p99_s: Some(latency_s),
+                e2e_mean_s: Some(latency_s),
+                itl_p99_s: Some(0.01),
+                saturated,
+                extrapolated_share: None,
+            })
+            .collect();
+        LoadPoint { rate_rps: rate, runs }
+    }
+
+    fn search(attainment: impl Fn(f64) -> f64) -> Capacity {
+        find_capacity::<Infallible>(&SEARCH, &NEED, |r| Ok(point(r, &[attainment(r)], 1.0, false))).unwrap()
+    }
+
+    #[test]
+    fn a_sharp_boundary_is_found_to_the_precision() {
+        let c = search(|r| if r <= 17.3 { 1.0 } else { 0.5 });
+        let (passes, fails) = (c.capacity_rps.unwrap(), c.fails_at_rps.unwrap());
+        assert!(
+            passes <= 17.3 && fails > 17.3 && fails - passes <= 0.01 * passes,
+            "{passes} {fails}"
+        );
+        assert!(c.points.windows(2).all(|w| w[0].rate_rps < w[1].rate_rps));
+        assert!(
+            c.points.last().unwrap().rate_rps >= 1.25 * fails,
+            "the overload is seen"
+        );
+    }
+
+    #[test]
+    fn ends_of_the_range_are_said_not_invented() {
+        let all = search(|_| 1.0);
+        assert_eq!((all.capacity_rps, all.fails_at_rps), (Some(64.0), None));
+        assert!(all.notes[0].contains("at least"));
+        let none = search(|_| 0.0);
+        assert_eq!((none.capacity_rps, none.fails_at_rps), (None, Some(1.0)));
+        assert_eq!(none.slo_boundary_rps, None);
+    }
+
+    #[test]
+    fn a_load_that_passes_above_a_failing_one_is_reported() {
+        let c = search(|r| {
+            if r < 5.0 || (30.0..40.0).contains(&r) {
+                1.0
+            } else {
+                0.0
+            }
+        });
+        assert!(c.capacity_rps.unwrap() < 5.0);
+        assert!(
+            c.notes.iter().any(|n| n.contains("not monotone")),
+            "{:?}",
+            c.notes
+        );
+    }
+
+    #[test]
+    fn seeds_that_disagree_widen_the_boundary() {
+        let c = find_capacity::<Infallible>(&SEARCH, &NEED, |r| {
+            // One seed fails from 8 req/s, the other from 20; their mean fails from 8.
+            let at = |limit: f64| if r < limit { 1.0 } else { 0.0 };
+            Ok(point(r, &[at(8.0), at(20.0)], 1.0, false))
+        })
+        .unwrap();
+        let [lo, hi] = c.slo_boundary_rps.unwrap();
+        assert!(lo < 8.0 && hi >= 16.0, "{lo} {hi}");
+    }
+}

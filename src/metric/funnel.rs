@@ -1,0 +1,92 @@
+//! How far the offered requests came.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::record::{RequestRecord, Status};
+
+/// Counts of requests by how far they came, and every kind of failure.
+///
+/// `offered >= admitted >= started >= first_token >= completed >= within_slo`, and
+/// `offered = completed + rejected + unfinished_*`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Funnel {
+    /// Intended to arrive in the window.
+    pub offered: u64,
+    /// Taken into the engine's queue.
+    pub admitted: u64,
+    /// Some of it was computed.
+    pub started: u64,
+    /// Produced a token.
+    pub first_token: u64,
+    /// All its output arrived.
+    pub completed: u64,
+    /// Completed and met every target; null without targets, or when a target could not be judged.
+    pub within_slo: Option<u64>,
+    /// Failure: refused for good.
+    pub rejected: u64,
+    /// Failure: cut off at the end of the run before anything was computed.
+    pub unfinished_waiting: u64,
+    /// Failure: cut off at the end of the run after it had been started.
+    pub unfinished_started: u64,
+}
+
+impl Funnel {
+    /// Counts the given requests; `within_slo` is left null.
+    pub fn of<'a>(requests: impl IntoIterator<Item = &'a RequestRecord>) -> Self {
+        let mut funnel = Self::default();
+        for request in requests {
+            let rejected = request.status == Status::Rejected;
+            funnel.offered += 1;
+            funnel.admitted += u64::from(request.enqueued.is_some() && !rejected);
+            funnel.started += u64::from(request.first_scheduled.is_some());
+            funnel.first_token += u64::from(request.first_token.is_some());
+            match (request.status, request.first_scheduled) {
+                (Status::Completed, _) => funnel.completed += 1,
+                (Status::Rejected, _) => funnel.rejected += 1,
+                (Status::Unfinished, None) => funnel.unfinished_waiting += 1,
+                (Status::Unfinished, Some(_)) => funnel.unfinished_started += 1,
+            }
+        }
+        funnel
+    }
+
+    /// Offered requests that did not complete.
+    pub const fn failed(&self) -> u64 {
+        self.offered - self.completed
+    }
+
+    /// Share of offered requests that did not complete; null when none was offered.
+    pub fn error_rate(&self) -> Option<f64> {
+        (self.offered > 0).then(|| self.failed() as f64 / self.offered as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metric::fixture::three_requests;
+
+    #[test]
+    fn every_request_ends_in_one_place() {
+        let mut run = three_requests();
+        run.requests[1].status = Status::Unfinished;
+        let waiting = crate::metric::fixture::offered(crate::units::SimTime(7));
+        run.requests.push(waiting);
+        let funnel = Funnel::of(&run.requests);
+        let expected = Funnel {
+            offered: 5,
+            admitted: 3,
+            started: 3,
+            first_token: 3,
+            completed: 2,
+            within_slo: None,
+            rejected: 1,
+            unfinished_waiting: 1,
+            unfinished_started: 1,
+        };
+        assert_eq!(funnel, expected);
+        assert_eq!(funnel.failed(), 3);
+        assert_eq!(funnel.error_rate(), Some(0.6));
+    }
+}

@@ -1,0 +1,414 @@
+//! The fit file: what was fitted, to which data, how well, and where it holds. YAML, unknown fields refused.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::fitted::{FittedStepTime, TERM_NAMES, TERMS};
+use super::hull::{Hull, axis_names};
+use crate::input::{InputError, nearest, read_text};
+
+/// The version of the fit file's format.
+pub const FIT_FORMAT: u32 = 1;
+/// Name of the one parameter that is not a coefficient: the knee of [`super::fitted`].
+const KNEE: (&str, &str) = ("decode_rows_knee", "rows");
+
+/// A fit of step times.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fit {
+    /// Format of this file, [`FIT_FORMAT`].
+    pub kneeboard_fit: u32,
+    /// Program and version that fitted.
+    pub fitted_with: String,
+    /// What the model predicts.
+    pub target: String,
+    /// The coefficients and the knee.
+    pub parameters: Vec<Parameter>,
+    /// Batches the fit has seen.
+    pub hull: Hull,
+    /// Host times between steps.
+    pub host: HostFit,
+    /// Stalls that the machine caused, by scheduling class; they are not in the step times.
+    pub stalls: Vec<ClassStalls>,
+    /// How probes of the machine's speed scale a prediction, where the captures have probes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speed_probe: Option<SpeedProbeFit>,
+    /// Relative errors, (predicted - measured) / measured, of the steps fitted, by kind of batch.
+    pub residuals: Vec<RegimeError>,
+    /// Errors on runs that were left out of the fit in turn.
+    pub held_out: HeldOut,
+    /// How much figures of real repeats of one trace differ, where the captures hold repeats.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repeats: Vec<RepeatSpread>,
+    /// The captures fitted.
+    pub data: Vec<DataRun>,
+}
+
+/// Spread of one figure between plays of one trace: what a prediction can be expected to miss by.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RepeatSpread {
+    /// Figure with its unit, as `ttft_s`.
+    pub metric: String,
+    /// `mean`, `p50`, `p90`, `p99`, or `value`.
+    pub stat: String,
+    /// (largest - smallest) / mean over the plays, averaged over the traces that were repeated.
+    pub spread: f64,
+}
+
+/// One parameter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parameter {
+    /// Its name, of [`TERM_NAMES`] or the knee.
+    pub name: String,
+    /// Its value.
+    pub value: f64,
+    /// Its unit.
+    pub unit: String,
+    /// Smallest and largest value over the fits that leave one group of runs out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_out_range: Option<(f64, f64)>,
+}
+
+/// Time of the host process around the steps, in seconds (medians).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostFit {
+    /// From the end of a step to the start of the next when nothing is added.
+    pub between_steps_s: f64,
+    /// Gaps behind it.
+    pub between_steps_n: u64,
+    /// Taking one request into a busy engine.
+    pub add_request_s: f64,
+    /// Requests behind it.
+    pub add_request_n: u64,
+    /// Taking a request into an idle engine, its wake-up included.
+    pub add_request_idle_s: Option<f64>,
+    /// Requests behind it.
+    pub add_request_idle_n: u64,
+}
+
+/// Stalls of the engines that ran under one scheduling class.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClassStalls {
+    /// The scheduling class, as the manifest tells it; `unknown` where it does not.
+    pub scheduler_class: String,
+    /// Captures.
+    pub runs: u64,
+    /// Stalls.
+    pub count: u64,
+    /// Their length in all, in seconds.
+    pub total_s: f64,
+    /// Their share of the length of all runs.
+    pub share: f64,
+    /// Median length of one, in seconds.
+    pub median_s: f64,
+    /// 90th percentile of the length of one, in seconds.
+    pub p90_s: f64,
+    /// Median busy time from one to the next in a run, in seconds.
+    pub busy_between_s: Option<f64>,
+    /// The rule behind them, where they are regular.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<BandwidthLimit>,
+}
+
+/// A bandwidth limit: once the engine was busy for `busy_s` in a window of `period_s`, its core is taken away
+/// until the window ends. Windows follow each other without a gap; idle time neither moves nor resets them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BandwidthLimit {
+    /// Length of a window in seconds.
+    pub period_s: f64,
+    /// Most busy time in a window, in seconds.
+    pub busy_s: f64,
+    /// Largest error, over the runs, of the stall time that this rule predicts for the run's recorded busy and
+    /// idle times, as a share of the run's length.
+    pub worst_error_share: f64,
+}
+
+/// The machine's speed as fixed work tells it: the reference at which the coefficients hold.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpeedProbeFit {
+    /// CPU milliseconds of a decode step of 4 rows.
+    pub decode4_cpu_ms: f64,
+    /// CPU milliseconds of a prefill of 256 tokens.
+    pub prefill256_cpu_ms: f64,
+    /// Captures with probes.
+    pub runs: u64,
+    /// Mean absolute error of the left-out runs' summed step time without the probe.
+    pub held_out_without: f64,
+    /// The same with the probe.
+    pub held_out_with: f64,
+}
+
+/// Relative errors of one kind of batch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RegimeError {
+    /// The kind.
+    pub regime: String,
+    /// Its errors.
+    #[serde(flatten)]
+    pub error: StepError,
+}
+
+/// Relative errors of some steps.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct StepError {
+    /// Steps.
+    pub steps: u64,
+    /// Median signed error.
+    pub median: f64,
+    /// Median absolute error.
+    pub median_abs: f64,
+    /// 90th percentile of the absolute error.
+    pub p90_abs: f64,
+    /// Error of the sum of all step times.
+    pub sum: f64,
+}
+
+/// Errors on runs left out of the fit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HeldOut {
+    /// What was left out at a time.
+    pub method: String,
+    /// One row a run.
+    pub runs: Vec<RunError>,
+}
+
+/// Relative errors of one run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunError {
+    /// The run.
+    pub run: String,
+    /// Its errors.
+    #[serde(flatten)]
+    pub error: StepError,
+    /// Error of the sum when the prediction is scaled by the run's speed probe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sum_with_probe: Option<f64>,
+}
+
+/// A capture that was fitted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataRun {
+    /// The run.
+    pub run: String,
+    /// SHA-256 of the uncompressed text of its steps.
+    pub steps_sha256: String,
+    /// Steps used.
+    pub steps: u64,
+    /// Steps set aside because the machine stalled in them.
+    pub stalled: u64,
+    /// Its own constant, in seconds; the model's is the median over the runs.
+    pub own_step_s: f64,
+    /// Its measured over its predicted step time.
+    pub slowness: f64,
+}
+
+impl Fit {
+    /// Reads and checks a fit file.
+    ///
+    /// # Errors
+    /// [`InputError`] with the place of what is missing, unknown or out of range.
+    pub fn read(path: &Path) -> Result<Self, InputError> {
+        let fit: Self = serde_saphyr::from_str(&read_text(path)?).map_err(|e| yaml_error(path, &e))?;
+        fit.check(path)?;
+        Ok(fit)
+    }
+
+    /// The file's text.
+    ///
+    /// # Errors
+    /// A message when a value cannot be written as YAML.
+    pub fn to_yaml(&self) -> Result<String, String> {
+        serde_saphyr::to_string(self).map_err(|e| e.to_string())
+    }
+
+    fn check(&self, path: &Path) -> Result<(), InputError> {
+        if self.kneeboard_fit != FIT_FORMAT {
+            return Err(
+                InputError::in_file(path, format!("format {} is not known", self.kneeboard_fit))
+                    .at("kneeboard_fit")
+                    .allowed(FIT_FORMAT.to_string()),
+            );
+        }
+        let names: Vec<_> = TERM_NAMES.iter().chain([&KNEE]).collect();
+        for (index, parameter) in self.parameters.iter().enumerate() {
+            let place = format!("parameters[{index}].name");
+            if self.parameters[..index].iter().any(|p| p.name == parameter.name) {
+                return Err(
+                    InputError::in_file(path, format!("'{}' is given twice", parameter.name)).at(place),
+                );
+            }
+            match names.iter().find(|(name, _)| *name == parameter.name) {
+                None => {
+                    return Err(
+                        InputError::in_file(path, format!("'{}' is no parameter", parameter.name))
+                            .at(place)
+                            .allowed(names.iter().map(|n| n.0).collect::<Vec<_>>().join(", "))
+                            .nearest_of(&parameter.name, names.iter().map(|n| n.0)),
+                    );
+                }
+                Some((_, unit)) if *unit != parameter.unit => {
+                    return Err(
+                        InputError::in_file(path, format!("the unit '{}'", parameter.unit))
+                            .at(format!("parameters[{index}].unit"))
+                            .allowed(*unit),
+                    );
+                }
+                Some(_) => {}
+            }
+        }
+        self.check_numbers(path)?;
+        self.model(path).map(|_| ())
+    }
+
+    fn check_numbers(&self, path: &Path) -> Result<(), InputError> {
+        let wrong = |place: String, value: f64, allowed: &str| {
+            Err(InputError::in_file(path, format!("{value} cannot be used"))
+                .at(place)
+                .allowed(allowed))
+        };
+        for (name, value) in [
+            ("between_steps_s", self.host.between_steps_s),
+            ("add_request_s", self.host.add_request_s),
+        ] {
+            if !(0.0..=1e6).contains(&value) {
+                return wrong(format!("host.{name}"), value, "seconds of at least 0");
+            }
+        }
+        for (index, class) in self.stalls.iter().enumerate() {
+            let Some(limit) = class.limit else { continue };
+            if !(limit.period_s > 0.0 && limit.period_s <= 1e6) {
+                return wrong(
+                    format!("stalls[{index}].limit.period_s"),
+                    limit.period_s,
+                    "more than 0 seconds",
+                );
+            }
+            if !(limit.busy_s > 0.0 && limit.busy_s <= limit.period_s) {
+                return wrong(
+                    format!("stalls[{index}].limit.busy_s"),
+                    limit.busy_s,
+                    "above 0, at most period_s",
+                );
+            }
+        }
+        for (index, range) in self.hull.ranges.iter().enumerate() {
+            let place = format!("hull[{index}]");
+            if !axis_names().contains(&range.axis.as_str()) {
+                return Err(InputError::in_file(path, format!("'{}' is no axis", range.axis))
+                    .at(place)
+                    .allowed(axis_names().join(", "))
+                    .nearest_of(&range.axis, axis_names()));
+            }
+            if !(range.low.is_finite() && range.high.is_finite() && range.low <= range.high) {
+                return wrong(place, range.low, "low at most high");
+            }
+        }
+        if let Some(probe) = &self.speed_probe {
+            for (name, value) in [
+                ("decode4_cpu_ms", probe.decode4_cpu_ms),
+                ("prefill256_cpu_ms", probe.prefill256_cpu_ms),
+            ] {
+                if !(value.is_finite() && value > 0.0) {
+                    return wrong(format!("speed_probe.{name}"), value, "more than 0 milliseconds");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&self, path: &Path, name: &str) -> Result<f64, InputError> {
+        self.parameters
+            .iter()
+            .find(|p| p.name == name)
+            .map(|p| p.value)
+            .ok_or_else(|| InputError::in_file(path, format!("has no parameter '{name}'")).at("parameters"))
+    }
+
+    /// The step-time model; `path` is for errors.
+    ///
+    /// # Errors
+    /// [`InputError`] when a parameter is missing or out of range.
+    pub fn model(&self, path: &Path) -> Result<FittedStepTime, InputError> {
+        let mut coefficients = [0.0; TERMS];
+        for (slot, (name, _)) in coefficients.iter_mut().zip(TERM_NAMES) {
+            *slot = self.value(path, name)?;
+        }
+        let knee = self.value(path, KNEE.0)?;
+        if !(0.0..=f64::from(u32::MAX)).contains(&knee) || knee.fract() > 0.0 {
+            return Err(
+                InputError::in_file(path, format!("{knee} is not a number of rows"))
+                    .at(format!("parameters.{}", KNEE.0))
+                    .allowed("a whole number of at least 0"),
+            );
+        }
+        FittedStepTime::new(coefficients, knee as u32)
+            .map_err(|e| InputError::in_file(path, e.to_string()).at("parameters"))
+    }
+
+    /// How much longer steps take on a machine on which the probes take these CPU milliseconds: the geometric
+    /// mean of both ratios to the reference. `None` when the fit has no reference, when the probe did not make
+    /// left-out runs better, or when a time is unusable.
+    pub fn slowness(&self, decode4_cpu_ms: f64, prefill256_cpu_ms: f64) -> Option<f64> {
+        self.speed_probe
+            .as_ref()
+            .filter(|p| p.held_out_with < p.held_out_without)
+            .map(|p| p.ratio(decode4_cpu_ms, prefill256_cpu_ms))
+            .filter(|r| r.is_finite() && *r > 0.0)
+    }
+
+    /// The bandwidth limit of a scheduling class.
+    pub fn limit(&self, scheduler_class: &str) -> Option<BandwidthLimit> {
+        self.stalls
+            .iter()
+            .find(|s| s.scheduler_class == scheduler_class)
+            .and_then(|s| s.limit)
+    }
+}
+
+impl SpeedProbeFit {
+    /// Geometric mean of the ratios of both probes to the reference.
+    pub fn ratio(&self, decode4_cpu_ms: f64, prefill256_cpu_ms: f64) -> f64 {
+        (decode4_cpu_ms / self.decode4_cpu_ms * (prefill256_cpu_ms / self.prefill256_cpu_ms)).sqrt()
+    }
+}
+
+/// Names and units of all parameters, in the order of the file.
+pub fn parameters(coefficients: &[f64; TERMS], knee: u32) -> Vec<Parameter> {
+    let knee = (KNEE, f64::from(knee));
+    TERM_NAMES
+        .into_iter()
+        .zip(coefficients.iter().copied())
+        .chain([knee])
+        .map(|((name, unit), value)| Parameter {
+            name: name.to_owned(),
+            value,
+            unit: unit.to_owned(),
+            held_out_range: None,
+        })
+        .collect()
+}
+
+fn yaml_error(path: &Path, error: &serde_saphyr::Error) -> InputError {
+    let text = error.without_snippet().to_string();
+    let mut wrong = InputError::in_file(path, format!("is not a fit file ({text})"))
+        .allowed("a file that `kneeboard calibrate steps` wrote");
+    // serde tells the unknown name and the allowed ones between backticks.
+    let names: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
+    if let [given, known @ ..] = names.as_slice() {
+        wrong.nearest = nearest(given, known.iter().copied());
+    }
+    if let Some(location) = error.location() {
+        wrong = wrong.at(format!("line {}", location.line()));
+    }
+    wrong
+}

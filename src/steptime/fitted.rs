@@ -1,0 +1,178 @@
+//! A step-time model fitted to measured steps: a sum of non-negative terms, each with a physical meaning.
+//!
+//! `seconds = step + prefill_row * rows + prefill_token * tokens + prefill_token_context * positions
+//!  + decode_row * rows + decode_row_above_knee * max(rows - knee, 0) + decode_pair * [exactly 2 decodes]
+//!  + decode_context * positions`
+//!
+//! Every coefficient is at least 0, so time grows with the batch, outside the fitted region too. The one
+//! exception is `decode_pair`, the extra time of a step of two decodes and nothing else: matrix kernels are
+//! chosen by the number of rows, and the one for two rows can be slower than those for three or four.
+//! A drafted token that is verified beside a decode counts as a further row.
+//! Up to the knee a decode step is held up by work that all rows share (weights, launches); above it every
+//! further row costs more.
+
+use super::{BatchShape, StepTime};
+use crate::units::SimDuration;
+
+/// Number of linear terms.
+pub const TERMS: usize = 8;
+
+/// Name and unit of each linear term's coefficient, in the order of [`terms`].
+pub const TERM_NAMES: [(&str, &str); TERMS] = [
+    ("step", "s"),
+    ("prefill_row", "s/row"),
+    ("prefill_token", "s/token"),
+    ("prefill_token_context", "s/position"),
+    ("decode_row", "s/row"),
+    ("decode_row_above_knee", "s/row"),
+    ("decode_pair", "s"),
+    ("decode_context", "s/position"),
+];
+
+/// What each coefficient multiplies for `batch`, with the knee at `knee` decode rows.
+pub fn terms(batch: &BatchShape, knee: u32) -> [f64; TERMS] {
+    [
+        1.0,
+        f64::from(batch.prefill_seqs),
+        f64::from(batch.prefill_tokens),
+        batch.prefill_token_context as f64,
+        f64::from(batch.decode_tokens),
+        f64::from(batch.decode_tokens.saturating_sub(knee)),
+        f64::from(u8::from(batch.decode_tokens == 2 && batch.prefill_seqs == 0)),
+        batch.decode_context_tokens as f64,
+    ]
+}
+
+/// A fitted step-time model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FittedStepTime {
+    coefficients: [f64; TERMS],
+    knee: u32,
+    speed: f64,
+}
+
+/// Coefficients that no step-time model can have.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CoefficientError {
+    /// Not a finite number of at least 0.
+    #[error("{name} is {value}; a coefficient is a finite number of at least 0")]
+    OutOfRange {
+        /// Which.
+        name: &'static str,
+        /// Its value.
+        value: f64,
+    },
+    /// All are 0: steps would take no time.
+    #[error("all coefficients are 0, so that steps would take no time")]
+    AllZero,
+}
+
+impl FittedStepTime {
+    /// A model with the coefficients of [`TERM_NAMES`] (seconds) and the knee in decode rows.
+    ///
+    /// # Errors
+    /// [`CoefficientError`] for NaN, infinities, negative values, or nothing but zeros.
+    pub fn new(coefficients: [f64; TERMS], knee: u32) -> Result<Self, CoefficientError> {
+        for (value, (name, _)) in coefficients.iter().zip(TERM_NAMES) {
+            if !(value.is_finite() && *value >= 0.0) {
+                return Err(CoefficientError::OutOfRange { name, value: *value });
+            }
+        }
+        if coefficients.iter().all(|c| *c <= 0.0) {
+            return Err(CoefficientError::AllZero);
+        }
+        Ok(Self {
+            coefficients,
+            knee,
+            speed: 1.0,
+        })
+    }
+
+    /// The same model on a machine whose steps take `factor` times as long, as a speed probe tells.
+    /// A factor that is not finite and above 0 is ignored.
+    #[must_use]
+    pub fn slowed(self, factor: f64) -> Self {
+        let usable = factor.is_finite() && factor > 0.0;
+        Self {
+            speed: if usable { self.speed * factor } else { self.speed },
+            ..self
+        }
+    }
+
+    /// Predicted seconds of a step.
+    pub fn seconds(&self, batch: &BatchShape) -> f64 {
+        let sum: f64 = terms(batch, self.knee)
+            .iter()
+            .zip(&self.coefficients)
+            .map(|(x, c)| x * c)
+            .sum();
+        sum * self.speed
+    }
+}
+
+impl StepTime for FittedStepTime {
+    fn duration(&self, batch: &BatchShape) -> SimDuration {
+        // Coefficients are finite, so all that can go wrong is a span beyond 584 years; and a step of no
+        // time at all would let the clock stand still.
+        let nanos =
+            SimDuration::try_from_secs_f64(self.seconds(batch)).map_or(u64::MAX, SimDuration::as_nanos);
+        SimDuration(nanos.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use approx::assert_relative_eq;
+
+    #[test]
+    fn terms_add_up_by_hand() {
+        let model = FittedStepTime::new([8e-3, 1e-3, 2e-4, 1e-7, 5e-5, 3e-4, 9e-4, 6e-7], 4).unwrap();
+        let mut batch = BatchShape::default();
+        batch.add_prefill(10, 100); // attends 10 * 100 + 55 positions
+        for _ in 0..6 {
+            batch.add_decode(1, 49); // attends 50
+        }
+        let expected = 8e-3 + 1e-3 + 10.0 * 2e-4 + 1055.0 * 1e-7 + 6.0 * 5e-5 + 2.0 * 3e-4 + 300.0 * 6e-7;
+        assert_relative_eq!(model.seconds(&batch), expected, max_relative = 1e-14);
+        assert_relative_eq!(
+            model.slowed(1.1).seconds(&batch),
+            1.1 * expected,
+            max_relative = 1e-14
+        );
+        assert_eq!(model.slowed(f64::NAN), model);
+        assert_eq!(
+            model.duration(&batch),
+            SimDuration((expected * 1e9).round() as u64)
+        );
+    }
+
+    #[test]
+    fn the_largest_batch_saturates_and_no_step_takes_no_time() {
+        let huge = BatchShape {
+            prefill_token_context: u64::MAX,
+            ..BatchShape::default()
+        };
+        let model = FittedStepTime::new([0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0], 4).unwrap();
+        assert_eq!(model.duration(&huge), SimDuration(u64::MAX));
+        assert_eq!(model.duration(&BatchShape::default()), SimDuration(1));
+    }
+
+    #[test]
+    fn coefficients_are_checked() {
+        let with = |value| FittedStepTime::new([1e-3, 0.0, value, 0.0, 0.0, 0.0, 0.0, 0.0], 4);
+        assert!(matches!(
+            with(-1.0),
+            Err(CoefficientError::OutOfRange {
+                name: "prefill_token",
+                ..
+            })
+        ));
+        assert!(with(f64::NAN).is_err());
+        assert_eq!(
+            FittedStepTime::new([0.0; TERMS], 4),
+            Err(CoefficientError::AllZero)
+        );
+    }
+}

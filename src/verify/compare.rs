@@ -1,0 +1,317 @@
+//! Predicted beside actual: a capture's own arrivals and knobs, simulated.
+
+use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::calibrate::actual::record_of;
+use crate::calibrate::repeats::figures;
+use crate::calibrate::stalls::is_stalled;
+use crate::calibrate::{Capture, CaptureMode, slowness_of};
+use crate::input::InputError;
+use crate::metric::summary::{Summary, SummaryOptions};
+use crate::record::RunRecord;
+use crate::scenario::fit::host_times;
+use crate::sim::{HostTimes, LoadModel, SimError, Stall, WorldConfig, run};
+use crate::steptime::fit_file::{Fit, RepeatSpread};
+use crate::steptime::{BatchShape, StepTime};
+use crate::units::{SimDuration, SimTime};
+
+/// The model of the machine that a capture was made on.
+#[derive(Debug)]
+pub struct MachineModel {
+    /// Step times.
+    pub step_time: Box<dyn StepTime>,
+    /// Host time around the steps.
+    pub host: HostTimes,
+    /// Stalls that the machine caused in this kind of run.
+    pub stall: Option<Stall>,
+}
+
+impl MachineModel {
+    /// What `fit` (read from `fit_path`, for errors) says of the machine of `capture`: its speed by the
+    /// capture's own probes, and the stalls of its scheduling class.
+    ///
+    /// # Errors
+    /// [`InputError`] when the fit's parameters are unusable.
+    pub fn of(fit: &Fit, fit_path: &Path, capture: &Capture) -> Result<Self, InputError> {
+        let slowness = slowness_of(fit, capture).unwrap_or(1.0);
+        let class = capture.manifest.machine.scheduler_class.as_deref();
+        let limit = fit.limit(class.unwrap_or("unknown"));
+        let duration = |field: &str, seconds: f64| {
+            SimDuration::try_from_secs_f64(seconds)
+                .map_err(|e| InputError::in_file(fit_path, e.to_string()).at(field))
+        };
+        let stall = match limit {
+            Some(l) => Some(Stall {
+                period: duration("stalls.limit.period_s", l.period_s)?,
+                busy: duration("stalls.limit.busy_s", l.busy_s)?,
+            }),
+            None => None,
+        };
+        Ok(Self {
+            step_time: Box::new(fit.model(fit_path)?.slowed(slowness)),
+            host: host_times(fit, fit_path)?,
+            stall,
+        })
+    }
+}
+
+/// Why a capture cannot be compared.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompareError {
+    /// The capture cannot be read or used.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The simulated run cannot go on.
+    #[error(transparent)]
+    Sim(#[from] SimError),
+}
+
+/// One figure, predicted beside actual.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FigureComparison {
+    /// Name with its unit, as `ttft_s`.
+    pub metric: String,
+    /// `mean`, `p50`, `p90`, `p99`, or `value` for single figures.
+    pub stat: String,
+    /// Measured; null where there is no sample.
+    pub actual: Option<f64>,
+    /// Simulated; null where there is no sample.
+    pub predicted: Option<f64>,
+    /// (predicted - actual) / actual; null where the actual figure is 0 or absent.
+    pub rel_error: Option<f64>,
+    /// Samples behind the actual figure; null for single figures.
+    pub n: Option<u64>,
+    /// Relative spread of this figure between real repeats of one trace, where the fit has seen repeats.
+    pub repeat_spread: Option<f64>,
+    /// The figure with all step times 3 % shorter and 3 % longer, smaller value first.
+    pub step_time_band: Option<[f64; 2]>,
+}
+
+impl FigureComparison {
+    /// The actual figure lies between those of a 3 % step-time error; `None` where one is missing.
+    pub fn in_band(&self) -> Option<bool> {
+        let ([lo, hi], actual) = (self.step_time_band?, self.actual?);
+        Some((lo..=hi).contains(&actual))
+    }
+
+    /// The error exceeds 1.5 times what real repeats differ by.
+    pub fn beyond_repeats(&self) -> bool {
+        matches!((self.rel_error, self.repeat_spread), (Some(e), Some(s)) if e.abs() > 1.5 * s)
+    }
+}
+
+/// One capture, predicted beside actual.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CaptureComparison {
+    /// Last two parts of the capture's path.
+    pub name: String,
+    /// Requests offered.
+    pub requests: u64,
+    /// Every compared figure.
+    pub metrics: Vec<FigureComparison>,
+    /// The measured backlog grew through the run: latencies depend on its length, and a small step-time error
+    /// is multiplied. Judge throughput and run length, and whether the latencies lie in the band.
+    pub saturated: Option<bool>,
+    /// Measured over predicted time of the recorded batches, stalls left out: how fast the machine was.
+    pub machine_speed: Option<f64>,
+    /// Steps that the machine stalled.
+    pub stalled_steps: u64,
+    /// Time lost in them, in seconds.
+    pub stalled_s: f64,
+    /// Figures beyond 1.5 times the repeats' spread, each with its likely cause.
+    pub beyond_repeats: Vec<String>,
+}
+
+/// What `compare --json` prints.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CompareReport {
+    /// Captures in the order given.
+    pub captures: Vec<CaptureComparison>,
+    /// Captures that were left out, with the reason.
+    pub skipped: Vec<Skipped>,
+}
+
+/// A capture that was not compared.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Skipped {
+    /// Which.
+    pub name: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Why a capture is skipped: without arrivals of its own it has nothing to be simulated.
+pub fn reason_to_skip(capture: &Capture) -> Option<&'static str> {
+    (capture.manifest.mode == CaptureMode::Batch)
+        .then_some("mode batch: groups are added to an idle engine, there are no arrivals to simulate")
+}
+
+/// Step times times a factor.
+#[derive(Debug)]
+struct Scaled<'a> {
+    inner: &'a dyn StepTime,
+    factor: f64,
+}
+
+impl StepTime for Scaled<'_> {
+    fn duration(&self, batch: &BatchShape) -> SimDuration {
+        let nanos = self.inner.duration(batch).as_nanos() as f64 * self.factor;
+        SimDuration(nanos.round().max(1.0) as u64)
+    }
+}
+
+/// Half width of the step-time band.
+const BAND: f64 = 0.03;
+
+/// Simulates the capture's own arrivals and knobs and lays the figures side by side.
+///
+/// # Errors
+/// [`CompareError`] when the capture is inconsistent or the simulation cannot go on.
+pub fn compare(
+    capture: &Capture,
+    model: &MachineModel,
+    repeats: &[RepeatSpread],
+) -> Result<CaptureComparison, CompareError> {
+    let actual_run = record_of(capture)?;
+    let actual = Summary::of(&actual_run, &SummaryOptions::default());
+    let at = |factor| simulate(capture, model, factor);
+    let predicted = summarise(&at(1.0)?);
+    let (fast, slow) = (summarise(&at(1.0 - BAND)?), summarise(&at(1.0 + BAND)?));
+    let (fast, slow) = (figures(&fast), figures(&slow));
+    let metrics: Vec<FigureComparison> = figures(&actual)
+        .into_iter()
+        .zip(figures(&predicted))
+        .enumerate()
+        .map(|(i, (a, p))| FigureComparison {
+            rel_error: relative_error(p.value, a.value),
+            repeat_spread: repeats
+                .iter()
+                .find(|r| r.metric == a.metric && r.stat == a.stat)
+                .map(|r| r.spread),
+            step_time_band: fast[i]
+                .value
+                .zip(slow[i].value)
+                .map(|(f, s)| [f.min(s), f.max(s)]),
+            metric: a.metric.to_owned(),
+            stat: a.stat.to_owned(),
+            actual: a.value,
+            predicted: p.value,
+            n: a.n,
+        })
+        .collect();
+    let mut comparison = CaptureComparison {
+        name: capture.name.clone(),
+        requests: actual.funnel.offered,
+        metrics,
+        saturated: actual.saturated,
+        machine_speed: machine_speed(capture, model.step_time.as_ref()),
+        stalled_steps: capture.steps.iter().filter(|s| is_stalled(s)).count() as u64,
+        stalled_s: capture
+            .steps
+            .iter()
+            .filter(|s| is_stalled(s))
+            .map(|s| s.off_cpu_s())
+            .sum(),
+        beyond_repeats: Vec::new(),
+    };
+    comparison.beyond_repeats = comparison
+        .metrics
+        .iter()
+        .filter(|m| m.beyond_repeats())
+        .map(|m| describe_beyond(m, &comparison))
+        .collect();
+    Ok(comparison)
+}
+
+fn summarise(run: &RunRecord) -> Summary {
+    Summary::of(run, &SummaryOptions::default())
+}
+
+/// The capture's arrivals on the capture's engine, with all step times multiplied by `factor`.
+///
+/// # Errors
+/// [`CompareError`] as [`compare`].
+pub fn simulate(capture: &Capture, model: &MachineModel, factor: f64) -> Result<RunRecord, CompareError> {
+    let deadline = if capture.manifest.truncated {
+        let end = SimTime::try_from_secs_f64(capture.manifest.duration_s)
+            .map_err(|e| InputError::in_file(&capture.folder, e.to_string()).at("duration_s"))?;
+        Some(end)
+    } else {
+        None
+    };
+    let config = WorldConfig {
+        engine: capture.engine_config()?,
+        replicas: 1,
+        load: LoadModel::OpenLoop,
+        host: model.host,
+        stall: model.stall,
+        deadline,
+    };
+    let scaled = Scaled {
+        inner: model.step_time.as_ref(),
+        factor,
+    };
+    Ok(run(&config, &scaled, &capture.trace()?)?)
+}
+
+fn relative_error(predicted: Option<f64>, actual: Option<f64>) -> Option<f64> {
+    let (p, a) = (predicted?, actual?);
+    (a.abs() > 0.0).then(|| (p - a) / a)
+}
+
+/// Measured over predicted time of the batches that the engine really ran, stalled steps left out.
+fn machine_speed(capture: &Capture, step_time: &dyn StepTime) -> Option<f64> {
+    let (mut measured, mut predicted) = (0.0, 0.0);
+    for step in capture
+        .steps
+        .iter()
+        .filter(|s| !s.batch.is_empty() && !is_stalled(s))
+    {
+        measured += step.duration_s();
+        predicted += step_time.duration(&step.batch).as_secs_f64();
+    }
+    (predicted > 0.0).then(|| measured / predicted)
+}
+
+/// A figure beyond the repeats' spread, with the most likely of the causes that can be told from the run.
+fn describe_beyond(figure: &FigureComparison, run: &CaptureComparison) -> String {
+    let percent = |x: f64| format!("{:+.1} %", 100.0 * x);
+    let slower = run.machine_speed.map_or(0.0, |s| s - 1.0);
+    let tail = matches!(figure.stat.as_str(), "p90" | "p99");
+    let latency = figure.n.is_some() && figure.metric != "step_duration_s";
+    let cause = if latency && run.saturated == Some(true) && figure.in_band() == Some(true) {
+        "the run is saturated, and the figure lies in the band of a 3 % step-time error".to_owned()
+    } else if slower.abs() > 0.02 {
+        format!(
+            "the machine's steps took {} against the fit in this run",
+            percent(slower)
+        )
+    } else if latency && figure.in_band() == Some(true) {
+        "the figure lies in the band of a 3 % step-time error".to_owned()
+    } else if tail && figure.n.is_some_and(|n| n < 100) {
+        format!(
+            "a tail of {} samples rests on one or two requests",
+            figure.n.unwrap_or_default()
+        )
+    } else if run.stalled_s > 0.0 && tail {
+        format!(
+            "{} machine stalls ({:.2} s in all) hit single steps at random",
+            run.stalled_steps, run.stalled_s
+        )
+    } else {
+        "not explained by speed, saturation, sample size or stalls".to_owned()
+    };
+    format!(
+        "{} {}: error {}, repeats differ by {}; likely cause: {cause}",
+        figure.metric,
+        figure.stat,
+        figure.rel_error.map_or_else(|| "none".to_owned(), percent),
+        figure
+            .repeat_spread
+            .map_or_else(|| "unknown".to_owned(), |s| format!("{:.1} %", 100.0 * s)),
+    )
+}
