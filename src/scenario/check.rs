@@ -3,6 +3,7 @@
 use super::provenance::Provenance;
 use super::quantity::Finite;
 use crate::input::InputError;
+use crate::workload::lengths::MAX_TOKENS;
 
 /// What is needed to say where a value came from.
 #[derive(Debug)]
@@ -24,6 +25,16 @@ impl Blame<'_> {
     pub fn at_least_one(&self, path: &str, value: Option<u32>) -> Result<(), InputError> {
         match value {
             Some(0) => Err(self.error(path, "found 0", "allowed: a whole number from 1")),
+            _ => Ok(()),
+        }
+    }
+
+    /// A number of tokens, blocks or requests: at most what sums of a few still hold in 32 bits.
+    pub fn count(&self, path: &str, value: Option<u32>) -> Result<(), InputError> {
+        match value {
+            Some(n) if n > MAX_TOKENS => {
+                Err(self.error(path, format!("found {n}"), format!("allowed: up to {MAX_TOKENS}")))
+            }
             _ => Ok(()),
         }
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::check::Blame;
 use super::provenance::{Provenance, Source};
 use super::quantity::Finite;
-use super::schema::{Engine, EngineKind, Scenario};
+use super::schema::{Engine, EngineKind, Parallel, Scenario, System};
 use crate::engine::vllm::version::VERSIONS;
 use crate::engine::vllm::{Behaviour, Policy, VllmConfig};
 use crate::input::InputError;
@@ -37,70 +37,19 @@ pub fn resolve(
     base: &Path,
 ) -> Result<ResolvedEngine, InputError> {
     let system = &mut scenario.system;
-    let find = |path: &str, e: InputError, p: &Provenance| {
-        let place = match &e.place {
-            Some(inner) => format!("{path}: {} {inner}", e.origin),
-            None => path.to_owned(),
-        };
-        InputError {
-            origin: p.set_by(path).unwrap_or(origin).to_owned(),
-            place: Some(place),
-            ..e
-        }
-    };
-    let accelerator = match &system.accelerator {
-        Some(name) => {
-            Some(catalog::accelerator(name, base).map_err(|e| find("system.accelerator", e, provenance))?)
-        }
-        None => None,
-    };
-    let model = match &system.model {
-        Some(name) => Some(catalog::model(name, base).map_err(|e| find("system.model", e, provenance))?),
-        None => None,
-    };
-    for (path, slot) in [
-        ("system.parallel.tp", &mut system.parallel.tp),
-        ("system.parallel.pp", &mut system.parallel.pp),
-        ("system.parallel.dp", &mut system.parallel.dp),
-        ("system.parallel.ep", &mut system.parallel.ep),
-    ] {
-        let ranks = provenance.fill(path, slot, Source::Default, 1);
-        let blame = Blame { origin, provenance };
-        blame.at_least_one(path, Some(ranks))?;
-        if ranks > 1 && !path.ends_with("tp") {
-            return Err(blame.error(
-                path,
-                format!("found {ranks}, which is not modelled yet"),
-                "allowed: 1; replicas are given under cluster.pools",
-            ));
-        }
-    }
-    let tp = system.parallel.tp.unwrap_or(1);
+    let (model, accelerator) = profiles(system, &Blame { origin, provenance }, base)?;
+    let tp = parallel(&mut system.parallel, provenance, origin)?;
     let behaviour = version(&mut system.engine, provenance, origin)?;
     check_ranges(&system.engine, behaviour, &Blame { origin, provenance })?;
-    fill_defaults(
-        &mut system.engine,
-        behaviour,
-        provenance,
-        model.as_ref(),
-        accelerator.as_ref(),
-    );
-    let e = &system.engine;
-    let blame = Blame { origin, provenance };
-    let Some(max_model_len) = e.max_model_len else {
-        return Err(blame.error(
-            "system.engine.max_model_len",
-            "it is not given and no model is named",
-            "give it, or name system.model",
-        ));
-    };
-    check_relations(e, &blame)?;
-    let ledger = match e.num_gpu_blocks {
-        Some(_) => None,
-        None => {
-            let ledger = derive_blocks(e, tp, model.as_ref(), accelerator.as_ref(), &blame)?;
-            check_start(&ledger, e, max_model_len, &blame)?;
-            Some(ledger)
+    let (m, a) = (model.as_ref(), accelerator.as_ref());
+    fill_defaults(&mut system.engine, behaviour, provenance, m, a);
+    let ledger = {
+        let blame = Blame { origin, provenance };
+        check_relations(&system.engine, &blame)?;
+        check_platform(&system.engine, a, &blame)?;
+        match system.engine.num_gpu_blocks {
+            Some(_) => None,
+            None => Some(derive_blocks(&system.engine, tp, m, a, &blame)?),
         }
     };
     if let Some(ledger) = ledger {
@@ -120,6 +69,58 @@ pub fn resolve(
         model,
         accelerator,
     })
+}
+
+fn profiles(
+    system: &System,
+    blame: &Blame<'_>,
+    base: &Path,
+) -> Result<(Option<Model>, Option<Accelerator>), InputError> {
+    let placed = |path: &str, e: InputError| {
+        let place = match &e.place {
+            Some(inner) => format!("{path}: {}, {inner}", e.origin),
+            None => path.to_owned(),
+        };
+        let origin = blame.provenance.set_by(path).unwrap_or(blame.origin).to_owned();
+        InputError {
+            origin,
+            place: Some(place),
+            ..e
+        }
+    };
+    let model = system.model.as_ref().map(|name| catalog::model(name, base));
+    let accelerator = system
+        .accelerator
+        .as_ref()
+        .map(|name| catalog::accelerator(name, base));
+    Ok((
+        model.transpose().map_err(|e| placed("system.model", e))?,
+        accelerator
+            .transpose()
+            .map_err(|e| placed("system.accelerator", e))?,
+    ))
+}
+
+/// Fills `system.parallel`; the tensor-parallel ranks.
+fn parallel(parallel: &mut Parallel, provenance: &mut Provenance, origin: &str) -> Result<u32, InputError> {
+    for (path, slot) in [
+        ("system.parallel.tp", &mut parallel.tp),
+        ("system.parallel.pp", &mut parallel.pp),
+        ("system.parallel.dp", &mut parallel.dp),
+        ("system.parallel.ep", &mut parallel.ep),
+    ] {
+        let ranks = provenance.fill(path, slot, Source::Default, 1);
+        let blame = Blame { origin, provenance };
+        blame.at_least_one(path, Some(ranks))?;
+        if ranks > 1 && !path.ends_with("tp") {
+            return Err(blame.error(
+                path,
+                format!("found {ranks}, which is not modelled yet"),
+                "allowed: 1; replicas are given under cluster.pools",
+            ));
+        }
+    }
+    Ok(parallel.tp.unwrap_or(1))
 }
 
 fn version(
@@ -160,6 +161,14 @@ fn check_ranges(e: &Engine, behaviour: &Behaviour, blame: &Blame<'_>) -> Result<
         ("block_size", e.block_size),
     ] {
         blame.at_least_one(&format!("system.engine.{name}"), value)?;
+        blame.count(&format!("system.engine.{name}"), value)?;
+    }
+    for (name, value) in [
+        ("num_gpu_blocks", e.num_gpu_blocks),
+        ("long_prefill_token_threshold", e.long_prefill_token_threshold),
+        ("num_lookahead_tokens", e.num_lookahead_tokens),
+    ] {
+        blame.count(&format!("system.engine.{name}"), value)?;
     }
     blame.share("system.engine.watermark", e.watermark)?;
     blame.share("system.engine.gpu_memory_utilization", e.gpu_memory_utilization)?;
@@ -210,8 +219,9 @@ fn batch_defaults(behaviour: &Behaviour, accelerator: Option<&Accelerator>) -> (
         return (2048, 128);
     };
     let memory = device.memory_bytes.as_ref().map_or(0, |f| f.value);
-    // The top tier came with 0.28, as did the last change of the flag below.
-    let top_tier = behaviour.pads_single_token_admission;
+    // VERSIONS is in order of release; the top tier came with 0.28.
+    let place = |version: &str| VERSIONS.iter().position(|b| b.version == version);
+    let top_tier = place(behaviour.version) >= place("0.28.0");
     match device.platform {
         Platform::Cpu => (2048, 128),
         Platform::Cuda if memory >= 160 * GIB && top_tier => (16_384, 1024),
@@ -268,8 +278,15 @@ fn fill_defaults(
     }
 }
 
-/// Knobs that bound each other.
+/// Knobs that must be there, and knobs that bound each other.
 fn check_relations(e: &Engine, blame: &Blame<'_>) -> Result<(), InputError> {
+    if e.max_model_len.is_none() {
+        return Err(blame.error(
+            "system.engine.max_model_len",
+            "it is not given and no model is named",
+            "give it, or name system.model",
+        ));
+    }
     let (seqs, budget) = (e.max_num_seqs.unwrap_or(1), e.max_num_batched_tokens.unwrap_or(1));
     if seqs > budget {
         return Err(blame.error(
@@ -290,6 +307,19 @@ fn check_relations(e: &Engine, blame: &Blame<'_>) -> Result<(), InputError> {
             "system.engine.max_num_scheduled_tokens",
             format!("found more than max_num_batched_tokens {budget}"),
             format!("allowed: 1 to {budget}"),
+        ));
+    }
+    Ok(())
+}
+
+/// vLLM's CPU backend computes attention in pieces of 32 positions.
+fn check_platform(e: &Engine, device: Option<&Accelerator>, blame: &Blame<'_>) -> Result<(), InputError> {
+    let block = e.block_size.unwrap_or(32);
+    if device.is_some_and(|a| a.platform == Platform::Cpu) && !block.is_multiple_of(32) {
+        return Err(blame.error(
+            "system.engine.block_size",
+            format!("found {block}, which vLLM's CPU backend refuses"),
+            "allowed: a multiple of 32",
         ));
     }
     Ok(())
@@ -324,22 +354,20 @@ fn derive_blocks(
         block_size: e.block_size.unwrap_or(16),
         runtime_reserve_bytes: e.runtime_reserve.map(|s| s.bytes),
     };
-    sizing::ledger(accelerator, model, knobs).map_err(|error| {
+    let ledger = sizing::ledger(accelerator, model, knobs).map_err(|error| {
         let mend = match error {
             sizing::SizingError::Unknown(..) => MEND,
             _ => "use more memory, a larger system.parallel.tp, or a smaller model",
         };
         blame.error(PATH, error.to_string(), mend)
-    })
+    })?;
+    check_start(&ledger, e, blame)?;
+    Ok(ledger)
 }
 
 /// vLLM refuses to start when one request of the greatest length does not fit (rule K7).
-fn check_start(
-    ledger: &MemoryLedger,
-    e: &Engine,
-    max_model_len: u32,
-    blame: &Blame<'_>,
-) -> Result<(), InputError> {
+fn check_start(ledger: &MemoryLedger, e: &Engine, blame: &Blame<'_>) -> Result<(), InputError> {
+    let max_model_len = e.max_model_len.unwrap_or(0);
     let needed = max_model_len.div_ceil(e.block_size.unwrap_or(16));
     let usable = ledger.num_gpu_blocks - 1;
     if needed <= usable {

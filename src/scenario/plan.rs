@@ -278,15 +278,18 @@ impl Plan {
         {
             out.push("prompt and output lengths are drawn independently of each other".to_owned());
         }
-        if let Some(ledger) = self.memory() {
+        if self.memory().is_some() {
             let doubtful = self.doubtful_figures();
             let from = match doubtful.as_slice() {
                 [] => String::new(),
                 names => format!("; doubtful figures behind it: {}", names.join(", ")),
             };
             out.push(format!(
-                "the number of KV blocks is derived, not measured: {ledger}{from}"
+                "the number of KV blocks is derived from memory figures, not measured{from}"
             ));
+        }
+        if self.is_replay() && self.engine.config.num_speculative_tokens > 0 {
+            out.push("no speculative draft is accepted: a trace file does not say which would be".to_owned());
         }
         out
     }

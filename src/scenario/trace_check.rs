@@ -47,7 +47,8 @@ pub fn rows(trace: &Trace, engine: &VllmConfig, origin: &str) -> Result<(), Inpu
     Ok(())
 }
 
-/// Why the engine would refuse the request for good.
+/// Why the engine would refuse the request for good; the same rule as the engine's own, which sees the cap and
+/// not the EOS to come.
 fn refusal(request: &TraceRequest, engine: &VllmConfig) -> Option<Refusal> {
     let input_tokens = request.input_tokens;
     if input_tokens >= engine.max_model_len {
@@ -56,13 +57,14 @@ fn refusal(request: &TraceRequest, engine: &VllmConfig) -> Option<Refusal> {
             max_model_len: engine.max_model_len,
         });
     }
-    // The last token's KV is never computed, but its slot is asked for when it is the last of a full block.
-    let full = u64::from(input_tokens) + u64::from(request.output_tokens());
-    let full = full
+    // The last output token's KV is never computed.
+    let longest = u64::from(input_tokens)
+        + u64::from(request.max_output_tokens).saturating_sub(1)
+        + u64::from(engine.num_lookahead_tokens);
+    let longest = longest
         .min(u64::from(engine.max_model_len))
-        .saturating_sub(1)
         .max(u64::from(input_tokens));
-    let needed = u32::try_from(full.div_ceil(u64::from(engine.block_size))).unwrap_or(u32::MAX);
+    let needed = u32::try_from(longest.div_ceil(u64::from(engine.block_size))).unwrap_or(u32::MAX);
     if needed > engine.usable_blocks() {
         return Some(Refusal::LargerThanCache {
             needed,
@@ -70,10 +72,8 @@ fn refusal(request: &TraceRequest, engine: &VllmConfig) -> Option<Refusal> {
         });
     }
     let budget = engine.max_num_batched_tokens;
-    if !engine.enable_chunked_prefill && input_tokens > budget {
-        return Some(Refusal::LargerThanBudget { input_tokens, budget });
-    }
-    None
+    let one_piece = !engine.enable_chunked_prefill && engine.long_prefill_token_threshold == 0;
+    (one_piece && input_tokens > budget).then_some(Refusal::LargerThanBudget { input_tokens, budget })
 }
 
 /// The trace as a whole: not empty, and something is left after the warm-up.
@@ -130,11 +130,6 @@ mod tests {
             refusal(&over, &engine(5)),
             Some(Refusal::LargerThanCache { needed: 5, usable: 4 })
         );
-        let stops = TraceRequest {
-            eos_at: Some(32),
-            ..over
-        };
-        assert_eq!(refusal(&stops, &engine(5)), None, "it ends by EOS before");
     }
 
     #[test]
@@ -160,5 +155,28 @@ mod tests {
         e.max_num_batched_tokens = 512;
         assert!(refusal(&TraceRequest::plain(SimTime::ZERO, 512, 5), &e).is_none());
         assert!(refusal(&TraceRequest::plain(SimTime::ZERO, 513, 5), &e).is_some());
+    }
+
+    /// The engine has the last word; what passes here must pass there, and the other way round.
+    #[test]
+    fn the_engine_refuses_the_same_requests() {
+        use crate::engine::Engine;
+        use crate::engine::vllm::VllmEngine;
+        for blocks in [5, 30, 5000] {
+            for (chunked, threshold, lookahead) in [(true, 0, 0), (false, 0, 3), (false, 64, 0)] {
+                let mut config = engine(blocks);
+                config.enable_chunked_prefill = chunked;
+                config.long_prefill_token_threshold = threshold;
+                config.num_lookahead_tokens = lookahead;
+                config.max_num_batched_tokens = 512;
+                for input in [1, 16, 33, 63, 64, 65, 500, 512, 513, 998, 999, 1000, 1001] {
+                    for output in [1, 2, 16, 32, 33, 400, 5000] {
+                        let request = TraceRequest::plain(SimTime::ZERO, input, output);
+                        let there = VllmEngine::new(config.clone()).submit(0, &request).err();
+                        assert_eq!(refusal(&request, &config), there, "{request:?} {config:?}");
+                    }
+                }
+            }
+        }
     }
 }

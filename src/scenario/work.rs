@@ -275,6 +275,14 @@ fn until(s: &Synthetic, scenario: &Scenario, blame: &Blame<'_>) -> Result<Until,
     const PATH: &str = "workload.synthetic.num_requests";
     blame.at_least_one(PATH, s.num_requests)?;
     let m = &scenario.measure;
+    if s.num_requests.is_none() && scenario.load.arrival.rescale == Some(true) {
+        let path = "load.arrival.rescale";
+        return Err(blame.error(
+            path,
+            "there is no number of requests to end at n / rate",
+            "give num_requests",
+        ));
+    }
     match (s.num_requests, m.window, scenario.load.model) {
         (Some(n), _, _) => Ok(Until::Count(n)),
         (None, Some(window), LoadKind::OpenLoop) => {
@@ -299,6 +307,8 @@ fn length_source(
         Lengths::Fixed(f) => {
             blame.at_least_one(&format!("{PATH}.fixed.input"), Some(f.input))?;
             blame.at_least_one(&format!("{PATH}.fixed.output"), Some(f.output))?;
+            blame.count(&format!("{PATH}.fixed.input"), Some(f.input))?;
+            blame.count(&format!("{PATH}.fixed.output"), Some(f.output))?;
             Ok(LengthSource::Fixed {
                 input: f.input,
                 output: f.output,
@@ -336,7 +346,7 @@ fn law(law: &Law, path: &str, blame: &Blame<'_>) -> Result<LengthLaw, InputError
         blame.error(
             path,
             e.to_string(),
-            "parameters must be above 0, and 1 <= min <= max",
+            "parameters must be above 0, and 1 <= min <= max <= 1073741824",
         )
     })?;
     Ok(law)

@@ -4,6 +4,8 @@ use rand::RngExt;
 use rand_distr::{Distribution, LogNormal, Normal};
 use rand_pcg::Pcg64;
 
+/// The longest prompt or output that is taken in, in tokens. Sums of a few such lengths still fit 32 bits.
+pub const MAX_TOKENS: u32 = 1 << 30;
 /// Redraws before a truncated law is given up as practically empty.
 const MAX_REDRAWS: u32 = 1000;
 
@@ -50,6 +52,9 @@ pub enum LengthError {
     /// Lengths start at one token.
     #[error("lengths start at 1 token")]
     Zero,
+    /// Longer than anything that is simulated.
+    #[error("{0} tokens are more than {MAX_TOKENS}")]
+    TooLong(u32),
     /// An empty range.
     #[error("min {min} is above max {max}")]
     EmptyRange {
@@ -85,6 +90,7 @@ impl LengthLaw {
         let range = |min: u32, max: u32| match (min, max) {
             (0, _) => Err(LengthError::Zero),
             (min, max) if min > max => Err(LengthError::EmptyRange { min, max }),
+            (_, max) if max > MAX_TOKENS => Err(LengthError::TooLong(max)),
             _ => Ok(()),
         };
         let positive = |name, value: f64| {
@@ -95,8 +101,7 @@ impl LengthLaw {
             }
         };
         match *self {
-            Self::Constant(0) => Err(LengthError::Zero),
-            Self::Constant(_) => Ok(()),
+            Self::Constant(n) => range(n, n),
             Self::Uniform { min, max } => range(min, max),
             Self::Normal { mean, std, min, max } => {
                 positive("mean", mean)?;
@@ -218,6 +223,7 @@ mod tests {
     fn impossible_laws_are_refused() {
         for law in [
             LengthLaw::Constant(0),
+            LengthLaw::Constant(u32::MAX),
             LengthLaw::Uniform { min: 0, max: 5 },
             LengthLaw::Uniform { min: 9, max: 5 },
             LengthLaw::Normal {

@@ -292,6 +292,14 @@ const SET_CASES: &[(&str, &[&str])] = &[
         &["max_model_len", "KV blocks", "would not start"],
     ),
     ("system.engine.max_model_len=0", &["max_model_len", "found 0"]),
+    (
+        "system.engine.num_lookahead_tokens=4294967295",
+        &["num_lookahead_tokens", "up to 1073741824"],
+    ),
+    (
+        "workload.synthetic.lengths.fixed.output=4294967295",
+        &["fixed.output", "up to 1073741824"],
+    ),
     ("system.engine.block_size=0", &["block_size", "found 0"]),
     (
         "system.engine.max_num_batched_tokens=32",
@@ -361,6 +369,7 @@ fn laws_are_checked() {
         ("{uniform: {min: 9, max: 3}}", "min 9 is above max 3"),
         ("{uniform: {min: 0, max: 3}}", "start at 1 token"),
         ("{constant: 0}", "start at 1 token"),
+        ("{constant: 4000000000}", "more than 1073741824"),
         ("{normal: {mean: 50, std: 0, min: 1, max: 90}}", "std = 0"),
         ("{normal: {mean: 5e9, std: 1, min: 1, max: 90}}", "fell outside"),
         (

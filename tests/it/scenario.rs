@@ -105,6 +105,70 @@ fn each_value_says_where_it_came_from() {
     assert_eq!(plan.world(Default::default()).load, load);
 }
 
+/// Rules S56, S80 to S83: (accelerator, version) to (token budget, seats, asynchronous, share of memory).
+#[test]
+fn engine_defaults_are_those_of_the_release_on_the_device() {
+    for (device, version, tokens, seats, asynchronous, share) in [
+        ("h100-sxm", "0.32.0", 8192, 1024, true, "0.92"),
+        ("h200-sxm", "0.19.1", 8192, 1024, true, "0.9"),
+        ("a100-sxm-80gb", "0.32.0", 2048, 256, true, "0.92"),
+        ("l40s", "0.25.1", 2048, 256, true, "0.92"),
+        ("h100-sxm", "0.13.0", 8192, 1024, false, "0.9"),
+    ] {
+        let set = [
+            format!("system.accelerator={device}"),
+            format!("system.engine.version={version}"),
+        ];
+        let p = plan("closed-loop.yaml", &[&set[0], &set[1]]);
+        let e = p.world(Default::default()).engine;
+        let got = (e.max_num_batched_tokens, e.max_num_seqs, e.async_scheduling);
+        assert_eq!(got, (tokens, seats, asynchronous), "{device} {version}");
+        let utilization = p.scenario.system.engine.gpu_memory_utilization.unwrap();
+        assert_eq!(utilization.0.to_string(), share, "{device} {version}");
+        assert!(e.enable_chunked_prefill && e.enable_prefix_caching);
+        assert_eq!(e.scheduler_reserve_full_isl, e.behaviour.has_full_prompt_gate);
+    }
+    let cpu = plan(
+        "preflight-cpu.yaml",
+        &["system.engine.max_num_seqs=null", "system.engine.block_size=null"],
+    );
+    let e = cpu.world(Default::default()).engine;
+    assert_eq!(
+        (e.max_num_seqs, e.block_size, e.async_scheduling),
+        (128, 128, false)
+    );
+    let unchunked = plan(
+        "closed-loop.yaml",
+        &["system.engine.enable_chunked_prefill=false"],
+    );
+    assert_eq!(
+        unchunked.world(Default::default()).engine.max_num_batched_tokens,
+        16384,
+        "at least max_model_len"
+    );
+}
+
+/// More ranks leave more room for KV, and each rank holds fewer heads of it.
+#[test]
+fn block_counts_follow_the_ranks() {
+    let blocks = |tp: u32| {
+        let set = [
+            format!("system.parallel.tp={tp}"),
+            "system.model=llama-3.1-70b".to_owned(),
+        ];
+        plan("closed-loop.yaml", &[&set[0], &set[1]])
+            .memory()
+            .unwrap()
+            .num_gpu_blocks
+    };
+    // By hand, TP 4: 0.92 * 80 GiB, less a quarter of 2 bytes * 70,552,387,584, less 1.25 GiB, over 16 tokens of
+    // 80 layers * 2 heads * 2 (K, V) * 128 * 2 bytes = 81,920 each.
+    let kv = 79_027_397_919 - 2 * 70_552_387_584u64.div_ceil(4) - 1_342_177_280;
+    let close = (f64::from(blocks(4)) - (kv / (16 * 81_920)) as f64).abs();
+    assert!(close <= 1.0, "{} against {}", blocks(4), kv / (16 * 81_920));
+    assert!(blocks(8) > 2 * blocks(4));
+}
+
 #[test]
 fn later_overrides_win_and_with_adds_to_them() {
     let set = ["load.arrival.rate=3", "load.arrival.rate=5"];

@@ -7,6 +7,7 @@ use ::csv::{ReaderBuilder, StringRecord, Trim};
 
 use crate::input::{self, InputError};
 use crate::units::SimTime;
+use crate::workload::lengths::MAX_TOKENS;
 use crate::workload::trace::{Prefix, Trace, TraceRequest};
 
 /// Every column a trace may have.
@@ -197,14 +198,11 @@ impl Row<'_> {
     }
 
     fn tokens(&self, column: &str) -> Result<u32, InputError> {
+        let allowed = format!("allowed: 1 to {MAX_TOKENS} tokens");
         match self.optional::<u32>(column)? {
-            Some(n) if n > 0 => Ok(n),
-            Some(_) => Err(self
-                .error(format!("{column} is 0"))
-                .allowed("allowed: at least 1 token")),
-            None => Err(self
-                .error(format!("{column} is empty"))
-                .allowed("allowed: at least 1 token")),
+            Some(n) if (1..=MAX_TOKENS).contains(&n) => Ok(n),
+            Some(n) => Err(self.error(format!("{column} is {n}")).allowed(allowed)),
+            None => Err(self.error(format!("{column} is empty")).allowed(allowed)),
         }
     }
 
