@@ -67,7 +67,8 @@ fn the_trace_shares_what_the_prompts_share() {
         trace.requests[1].prefix,
         Some(Prefix {
             group: 7,
-            shared_tokens: 2
+            shared_tokens: 2,
+            greedy_outputs: false,
         })
     );
     assert_eq!(trace.requests[1].arrival, SimTime(50_000_000));

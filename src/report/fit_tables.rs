@@ -101,6 +101,11 @@ fn host(fit: &Fit) -> Table {
             h.add_request_n,
         ),
         (
+            "adding a further request behind it",
+            h.add_further_request_s,
+            h.add_further_request_n,
+        ),
+        (
             "adding a request to an idle engine",
             h.add_request_idle_s,
             h.add_request_idle_n,

@@ -54,12 +54,14 @@ pub fn host_times(fit: &Fit, path: &Path) -> Result<HostTimes, InputError> {
             .map_err(|e| InputError::in_file(path, e.to_string()).at(field))
     };
     let add_request = duration("host.add_request_s", fit.host.add_request_s)?;
+    let or_like_the_first = |field: &str, seconds: Option<f64>| match seconds {
+        Some(s) => duration(field, s),
+        None => Ok(add_request),
+    };
     Ok(HostTimes {
         add_request,
-        add_request_idle: match fit.host.add_request_idle_s {
-            Some(s) => duration("host.add_request_idle_s", s)?,
-            None => add_request,
-        },
+        add_further_request: or_like_the_first("host.add_further_request_s", fit.host.add_further_request_s)?,
+        add_request_idle: or_like_the_first("host.add_request_idle_s", fit.host.add_request_idle_s)?,
         between_steps: duration("host.between_steps_s", fit.host.between_steps_s)?,
     })
 }

@@ -41,8 +41,8 @@ pub(super) struct Replica {
     host: Host,
     /// A step has just ended; its gap has not begun.
     owes_gap: bool,
-    /// Its last own event; an arrival at another instant finds it idle or in the middle of something.
-    woke: Option<SimTime>,
+    /// When its last own event came and what it ended; an arrival at another instant finds the host idle.
+    woke: Option<(SimTime, Host)>,
     /// Delivered requests that the engine has not taken yet.
     inbox: VecDeque<RequestId>,
     in_flight: VecDeque<InFlight>,
@@ -107,8 +107,9 @@ impl Replica {
 
     /// Its event has come: a result, or the host is free again.
     pub fn wake(&mut self, now: SimTime, around: &mut Surroundings<'_>) {
-        self.woke = Some(now);
-        match std::mem::replace(&mut self.host, Host::Free) {
+        let ended = std::mem::replace(&mut self.host, Host::Free);
+        self.woke = Some((now, ended));
+        match ended {
             Host::Adding(id) => self.submit(id, now, around),
             Host::Blocked => {
                 self.take_result(now, around);
@@ -129,11 +130,11 @@ impl Replica {
             return Some(self.finish_work(now, self.host_times.between_steps));
         }
         if self.take_inbox(now, around) {
-            let idle = self.woke != Some(now);
-            let add = if idle {
-                self.host_times.add_request_idle
-            } else {
-                self.host_times.add_request
+            let times = &self.host_times;
+            let add = match self.woke {
+                Some((at, Host::Adding(_))) if at == now => times.add_further_request,
+                Some((at, _)) if at == now => times.add_request,
+                _ => times.add_request_idle,
             };
             return Some(self.finish_work(now, add));
         }
@@ -167,7 +168,7 @@ impl Replica {
     /// Takes requests into the engine; true when the host is busy with one now.
     fn take_inbox(&mut self, now: SimTime, around: &mut Surroundings<'_>) -> bool {
         while let Some(id) = self.inbox.pop_front() {
-            if self.host_times.add_request.max(self.host_times.add_request_idle) > SimDuration::ZERO {
+            if self.host_times.adds_take_time() {
                 self.host = Host::Adding(id);
                 return true;
             }

@@ -44,6 +44,7 @@ fn fit() -> Fit {
                 sum_with_probe: Some(0.1),
             }],
         },
+        repeats: Vec::new(),
         data: Vec::new(),
     }
 }

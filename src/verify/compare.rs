@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::actual::record_of;
-use crate::calibrate::repeats::figures;
+use crate::calibrate::repeats::{Figure, figures};
 use crate::calibrate::stalls::is_stalled;
 use crate::calibrate::{Capture, CaptureMode, slowness_of};
 use crate::input::InputError;
@@ -47,6 +47,7 @@ impl MachineModel {
             Some(l) => Some(Stall {
                 period: duration("stalls.limit.period_s", l.period_s)?,
                 busy: duration("stalls.limit.busy_s", l.busy_s)?,
+                phase: SimDuration::ZERO,
             }),
             None => None,
         };
@@ -164,6 +165,10 @@ impl StepTime for Scaled<'_> {
     }
 }
 
+/// Where in its accounting period the machine stood when the run began is not known: the prediction is the mean
+/// over this many evenly spread phases.
+const PHASES: u64 = 8;
+
 /// Half width of the step-time band.
 const BAND: f64 = 0.03;
 
@@ -178,13 +183,14 @@ pub fn compare(
 ) -> Result<CaptureComparison, CompareError> {
     let actual_run = record_of(capture)?;
     let actual = Summary::of(&actual_run, &SummaryOptions::default());
-    let at = |factor| simulate(capture, model, factor);
-    let predicted = summarise(&at(1.0)?);
-    let (fast, slow) = (summarise(&at(1.0 - BAND)?), summarise(&at(1.0 + BAND)?));
-    let (fast, slow) = (figures(&fast), figures(&slow));
+    let predicted = predict(capture, model, 1.0)?;
+    let (fast, slow) = (
+        predict(capture, model, 1.0 - BAND)?,
+        predict(capture, model, 1.0 + BAND)?,
+    );
     let metrics: Vec<FigureComparison> = figures(&actual)
         .into_iter()
-        .zip(figures(&predicted))
+        .zip(predicted)
         .enumerate()
         .map(|(i, (a, p))| FigureComparison {
             rel_error: relative_error(p.value, a.value),
@@ -227,15 +233,42 @@ pub fn compare(
     Ok(comparison)
 }
 
-fn summarise(run: &RunRecord) -> Summary {
-    Summary::of(run, &SummaryOptions::default())
+/// The figures of the simulated run, averaged over the phases of the machine's stalls if it has any.
+fn predict(capture: &Capture, model: &MachineModel, factor: f64) -> Result<Vec<Figure>, CompareError> {
+    let phases = if model.stall.is_some() { PHASES } else { 1 };
+    let mut runs = Vec::new();
+    for k in 0..phases {
+        let stall = model.stall.map(|s| Stall {
+            phase: SimDuration(s.period.0 / phases * k),
+            ..s
+        });
+        let record = simulate(capture, model, stall, factor)?;
+        runs.push(figures(&Summary::of(&record, &SummaryOptions::default())));
+    }
+    let mean = |i: usize| {
+        let values: Option<Vec<f64>> = runs.iter().map(|figures| figures[i].value).collect();
+        values.map(|v| v.iter().sum::<f64>() / v.len() as f64)
+    };
+    Ok(runs[0]
+        .iter()
+        .enumerate()
+        .map(|(i, figure)| Figure {
+            value: mean(i),
+            ..*figure
+        })
+        .collect())
 }
 
-/// The capture's arrivals on the capture's engine, with all step times multiplied by `factor`.
+/// The capture's arrivals on the capture's engine, with `stall` and with all step times multiplied by `factor`.
 ///
 /// # Errors
 /// [`CompareError`] as [`compare`].
-pub fn simulate(capture: &Capture, model: &MachineModel, factor: f64) -> Result<RunRecord, CompareError> {
+pub fn simulate(
+    capture: &Capture,
+    model: &MachineModel,
+    stall: Option<Stall>,
+    factor: f64,
+) -> Result<RunRecord, CompareError> {
     let deadline = if capture.manifest.truncated {
         let end = SimTime::try_from_secs_f64(capture.manifest.duration_s)
             .map_err(|e| InputError::in_file(&capture.folder, e.to_string()).at("duration_s"))?;
@@ -248,7 +281,7 @@ pub fn simulate(capture: &Capture, model: &MachineModel, factor: f64) -> Result<
         replicas: 1,
         load: LoadModel::OpenLoop,
         host: model.host,
-        stall: model.stall,
+        stall,
         deadline,
     };
     let scaled = Scaled {

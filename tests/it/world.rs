@@ -117,10 +117,11 @@ prop_compose! {
     ) -> WorldConfig {
         let host = HostTimes {
             add_request: SimDuration(add),
+            add_further_request: SimDuration(add / 3),
             add_request_idle: SimDuration(2 * add),
             between_steps: SimDuration(gap),
         };
-        let stall = stalls.then_some(Stall { period: SimDuration(50_000_000), busy: SimDuration(45_000_000) });
+        let stall = stalls.then_some(Stall { period: SimDuration(50_000_000), busy: SimDuration(45_000_000), phase: SimDuration(7_000_000) });
         WorldConfig { engine, replicas, load, host, stall, deadline: None }
     }
 }
@@ -220,10 +221,11 @@ proptest! {
             load,
             host: HostTimes {
                 add_request: world.host.add_request * k,
+                add_further_request: world.host.add_further_request * k,
                 add_request_idle: world.host.add_request_idle * k,
                 between_steps: world.host.between_steps * k,
             },
-            stall: world.stall.map(|s| Stall { period: s.period * k, busy: s.busy * k }),
+            stall: world.stall.map(|s| Stall { period: s.period * k, busy: s.busy * k, phase: s.phase * k }),
             ..world.clone()
         };
         let base = run(&world, &Linear(1), &trace).unwrap();
