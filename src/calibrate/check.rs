@@ -15,7 +15,7 @@ pub struct RunCheck {
     /// Relative errors of the steps in which the machine did not stall.
     #[serde(flatten)]
     pub error: StepError,
-    /// Error of the summed step time when the prediction is scaled by the run's speed probe.
+    /// Error of the summed step time when the prediction is shifted by the run's speed probe.
     pub sum_with_probe: Option<f64>,
     /// Steps whose batch lies outside of what the fit has seen.
     pub outside_hull: u64,
@@ -30,7 +30,7 @@ pub struct RunCheck {
 /// Checks a fit, whose model is `model`, against a capture.
 pub fn check_run(fit: &Fit, model: &FittedStepTime, capture: &Capture) -> RunCheck {
     let run = fit_steps::usable_steps(capture);
-    let scaled = fit_steps::slowness_of(fit, capture).map(|s| model.slowed(s));
+    let scaled = fit_steps::step_shift_of(fit, capture).map(|s| model.shifted(s));
     let class = capture
         .manifest
         .machine

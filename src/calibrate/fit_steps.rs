@@ -11,7 +11,7 @@ use crate::input::InputError;
 use crate::steptime::fit_file::{
     DataRun, FIT_FORMAT, Fit, HeldOut, Parameter, RunError, SpeedProbeFit, parameters,
 };
-use crate::steptime::{FittedStepTime, Hull};
+use crate::steptime::{BatchShape, FittedStepTime, Hull};
 
 /// Fewest steps that a fit is made from.
 pub const MIN_STEPS: usize = 50;
@@ -109,7 +109,7 @@ pub fn fit_steps(
     }
     let model = FittedStepTime::new(fitted.coefficients, fitted.knee)?;
     let every: Vec<usize> = (0..runs.len()).collect();
-    let mut probe = probe_reference(captures, &runs, &model, &every);
+    let mut probe = probe_reference(captures, &fitted, &model, &every);
     let held_out = held_out_errors(captures, &runs, &folds, probe.as_mut());
     Ok(rounded(Fit {
         kneeboard_fit: FIT_FORMAT,
@@ -223,7 +223,7 @@ impl Fold {
         let model = FittedStepTime::new(fitted.coefficients, fitted.knee)?;
         Ok(Self {
             left_out: left_out.to_vec(),
-            probe: probe_reference(captures, runs, &model, &kept),
+            probe: probe_reference(captures, &fitted, &model, &kept),
             model,
             fitted,
         })
@@ -235,25 +235,27 @@ fn slowness(model: &FittedStepTime, run: &RunSteps) -> f64 {
     1.0 / (1.0 + errors::of_run(model, run).sum)
 }
 
-/// What the probes read on a machine of slowness 1: the median over the runs of `which` that have both.
+/// What the decode probe reads on the machine at which the model holds: the mean, over the runs of `which` that
+/// have a probe, of its reading less what the run's own constant has over the model's.
 fn probe_reference(
     captures: &[Capture],
-    runs: &[RunSteps],
+    fitted: &RobustFit,
     model: &FittedStepTime,
     which: &[usize],
 ) -> Option<SpeedProbeFit> {
-    let (mut decode, mut prefill) = (Vec::new(), Vec::new());
-    for &index in which {
-        if let Some(times) = captures[index].manifest.probe_times() {
-            let slowness = slowness(model, &runs[index]);
-            decode.push(times.decode4_cpu_ms / slowness);
-            prefill.push(times.prefill256_cpu_ms / slowness);
-        }
-    }
-    Some(SpeedProbeFit {
-        decode4_cpu_ms: median(&decode)?,
-        prefill256_cpu_ms: median(&prefill)?,
-        runs: decode.len() as u64,
+    let constant_s = model.seconds(&BatchShape::default());
+    let readings: Vec<f64> = which
+        .iter()
+        .zip(&fitted.own_steps)
+        .filter_map(|(&index, own_s)| {
+            let times = captures[index].manifest.probe_times()?;
+            Some(times.decode4_cpu_ms - (own_s - constant_s) * 1e3).filter(|x| x.is_finite())
+        })
+        .collect();
+    let mean = readings.iter().sum::<f64>() / readings.len() as f64;
+    (!readings.is_empty()).then_some(SpeedProbeFit {
+        decode4_cpu_ms: mean,
+        runs: readings.len() as u64,
         held_out_without: None,
         held_out_with: None,
     })
@@ -272,8 +274,7 @@ fn held_out_errors(
             let predict = |model: &FittedStepTime| errors::of_run(model, &runs[index]);
             let times = captures[index].manifest.probe_times();
             let scale = fold.probe.as_ref().zip(times);
-            let scaled =
-                scale.map(|(p, t)| fold.model.slowed(p.ratio(t.decode4_cpu_ms, t.prefill256_cpu_ms)));
+            let scaled = scale.map(|(p, t)| fold.model.shifted(p.step_shift_s(t.decode4_cpu_ms)));
             rows.push((
                 index,
                 RunError {
@@ -337,11 +338,10 @@ fn data_rows(
         .collect()
 }
 
-/// How much longer a capture's steps take than the fit says, as its own speed probes tell; `None` without
-/// probes or when the fit found that they do not help.
-pub fn slowness_of(fit: &Fit, capture: &Capture) -> Option<f64> {
-    let times = capture.manifest.probe_times()?;
-    fit.slowness(times.decode4_cpu_ms, times.prefill256_cpu_ms)
+/// Seconds by which every step of a capture is longer than the fit says, as its own speed probe tells; `None`
+/// without a probe or when the fit found that it does not help.
+pub fn step_shift_of(fit: &Fit, capture: &Capture) -> Option<f64> {
+    fit.step_shift_s(capture.manifest.probe_times()?.decode4_cpu_ms)
 }
 
 #[cfg(test)]

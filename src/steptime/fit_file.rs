@@ -134,14 +134,13 @@ pub struct BandwidthLimit {
     pub worst_error_share: f64,
 }
 
-/// The machine's speed as fixed work tells it: the reference at which the coefficients hold.
+/// The machine's speed as fixed work tells it. Runs differ in the fixed cost of a step, and a decode step of few
+/// rows is little else: what it takes more or less than the reference, every step does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpeedProbeFit {
-    /// CPU milliseconds of a decode step of 4 rows.
+    /// CPU milliseconds of a decode step of 4 rows on the machine at which the coefficients hold.
     pub decode4_cpu_ms: f64,
-    /// CPU milliseconds of a prefill of 256 tokens.
-    pub prefill256_cpu_ms: f64,
     /// Captures with probes.
     pub runs: u64,
     /// Mean absolute error of the left-out runs' summed step time without the probe; none where no run with
@@ -326,10 +325,7 @@ impl Fit {
             }
         }
         if let Some(probe) = &self.speed_probe {
-            for (name, value) in [
-                ("decode4_cpu_ms", probe.decode4_cpu_ms),
-                ("prefill256_cpu_ms", probe.prefill256_cpu_ms),
-            ] {
+            for (name, value) in [("decode4_cpu_ms", probe.decode4_cpu_ms)] {
                 if !(value.is_finite() && value > 0.0) {
                     return wrong(format!("speed_probe.{name}"), value, "more than 0 milliseconds");
                 }
@@ -367,10 +363,10 @@ impl Fit {
             .map_err(|e| InputError::in_file(path, e.to_string()).at("parameters"))
     }
 
-    /// How much longer steps take on a machine on which the probes take these CPU milliseconds: the geometric
-    /// mean of both ratios to the reference. `None` when the fit has no reference, when the probe did not make
-    /// left-out runs better, or when a time is unusable.
-    pub fn slowness(&self, decode4_cpu_ms: f64, prefill256_cpu_ms: f64) -> Option<f64> {
+    /// Seconds by which every step is longer on a machine on which the decode probe takes this many CPU
+    /// milliseconds. `None` when the fit has no reference, when the probe did not make left-out runs better, or
+    /// when the time is unusable.
+    pub fn step_shift_s(&self, decode4_cpu_ms: f64) -> Option<f64> {
         self.speed_probe
             .as_ref()
             .filter(|p| {
@@ -378,8 +374,8 @@ impl Fit {
                     .zip(p.held_out_without)
                     .is_some_and(|(with, without)| with < without)
             })
-            .map(|p| p.ratio(decode4_cpu_ms, prefill256_cpu_ms))
-            .filter(|r| r.is_finite() && *r > 0.0)
+            .map(|p| p.step_shift_s(decode4_cpu_ms))
+            .filter(|s| s.is_finite())
     }
 
     /// The bandwidth limit of a scheduling class.
@@ -392,9 +388,9 @@ impl Fit {
 }
 
 impl SpeedProbeFit {
-    /// Geometric mean of the ratios of both probes to the reference.
-    pub fn ratio(&self, decode4_cpu_ms: f64, prefill256_cpu_ms: f64) -> f64 {
-        (decode4_cpu_ms / self.decode4_cpu_ms * (prefill256_cpu_ms / self.prefill256_cpu_ms)).sqrt()
+    /// Seconds by which a step is longer than on the reference machine.
+    pub fn step_shift_s(&self, decode4_cpu_ms: f64) -> f64 {
+        (decode4_cpu_ms - self.decode4_cpu_ms) / 1e3
     }
 }
 

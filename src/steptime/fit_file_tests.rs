@@ -27,7 +27,6 @@ fn fit() -> Fit {
         }],
         speed_probe: Some(SpeedProbeFit {
             decode4_cpu_ms: 8.0,
-            prefill256_cpu_ms: 80.0,
             runs: 3,
             held_out_without: Some(0.06),
             held_out_with: Some(0.04),
@@ -132,17 +131,15 @@ fn what_is_wrong_in_a_file_is_named() {
 }
 
 #[test]
-fn the_probe_scales_by_the_geometric_mean_of_both_ratios() {
+fn the_probe_shifts_every_step_by_what_it_takes_more() {
     let mut fit = fit();
-    // 1.21 and 1.0 against the reference: the root is 1.1.
-    let slowness = fit.slowness(8.0 * 1.21, 80.0).unwrap();
-    approx::assert_relative_eq!(slowness, 1.1, max_relative = 1e-12);
-    assert_eq!(fit.slowness(f64::NAN, 80.0), None);
+    approx::assert_relative_eq!(fit.step_shift_s(9.5).unwrap(), 1.5e-3, max_relative = 1e-12);
+    assert_eq!(fit.step_shift_s(f64::NAN), None);
     if let Some(probe) = &mut fit.speed_probe {
         probe.held_out_with = Some(0.07);
     }
     assert_eq!(
-        fit.slowness(8.0, 80.0),
+        fit.step_shift_s(9.5),
         None,
         "a probe that made left-out runs worse is not used"
     );

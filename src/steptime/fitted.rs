@@ -48,7 +48,6 @@ pub fn terms(batch: &BatchShape, knee: u32) -> [f64; TERMS] {
 pub struct FittedStepTime {
     coefficients: [f64; TERMS],
     knee: u32,
-    speed: f64,
 }
 
 /// Coefficients that no step-time model can have.
@@ -82,32 +81,26 @@ impl FittedStepTime {
         if coefficients.iter().all(|c| *c <= 0.0) {
             return Err(CoefficientError::AllZero);
         }
-        Ok(Self {
-            coefficients,
-            knee,
-            speed: 1.0,
-        })
+        Ok(Self { coefficients, knee })
     }
 
-    /// The same model on a machine whose steps take `factor` times as long, as a speed probe tells.
-    /// A factor that is not finite and above 0 is ignored.
+    /// The same model on a machine on which every step takes `seconds` longer (shorter, if negative), as a speed
+    /// probe tells. The constant stays at 0 or above; a shift that is not finite is ignored.
     #[must_use]
-    pub fn slowed(self, factor: f64) -> Self {
-        let usable = factor.is_finite() && factor > 0.0;
-        Self {
-            speed: if usable { self.speed * factor } else { self.speed },
-            ..self
+    pub fn shifted(mut self, seconds: f64) -> Self {
+        if seconds.is_finite() {
+            self.coefficients[0] = (self.coefficients[0] + seconds).max(0.0);
         }
+        self
     }
 
     /// Predicted seconds of a step.
     pub fn seconds(&self, batch: &BatchShape) -> f64 {
-        let sum: f64 = terms(batch, self.knee)
+        terms(batch, self.knee)
             .iter()
             .zip(&self.coefficients)
             .map(|(x, c)| x * c)
-            .sum();
-        sum * self.speed
+            .sum()
     }
 }
 
@@ -137,11 +130,16 @@ mod tests {
         let expected = 8e-3 + 1e-3 + 10.0 * 2e-4 + 1055.0 * 1e-7 + 6.0 * 5e-5 + 2.0 * 3e-4 + 300.0 * 6e-7;
         assert_relative_eq!(model.seconds(&batch), expected, max_relative = 1e-14);
         assert_relative_eq!(
-            model.slowed(1.1).seconds(&batch),
-            1.1 * expected,
+            model.shifted(1e-3).seconds(&batch),
+            expected + 1e-3,
             max_relative = 1e-14
         );
-        assert_eq!(model.slowed(f64::NAN), model);
+        assert_relative_eq!(
+            model.shifted(-1.0).seconds(&batch),
+            expected - 8e-3,
+            max_relative = 1e-12
+        );
+        assert_eq!(model.shifted(f64::NAN), model);
         assert_eq!(
             model.duration(&batch),
             SimDuration((expected * 1e9).round() as u64)

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::calibrate::actual::record_of;
 use crate::calibrate::repeats::{Figure, figures};
 use crate::calibrate::stalls::is_stalled;
-use crate::calibrate::{Capture, CaptureMode, slowness_of};
+use crate::calibrate::{Capture, CaptureMode, step_shift_of};
 use crate::input::InputError;
 use crate::metric::summary::{Summary, SummaryOptions};
 use crate::record::RunRecord;
@@ -36,7 +36,7 @@ impl MachineModel {
     /// # Errors
     /// [`InputError`] when the fit's parameters are unusable.
     pub fn of(fit: &Fit, fit_path: &Path, capture: &Capture) -> Result<Self, InputError> {
-        let slowness = slowness_of(fit, capture).unwrap_or(1.0);
+        let shift_s = step_shift_of(fit, capture).unwrap_or(0.0);
         let class = capture.manifest.machine.scheduler_class.as_deref();
         let limit = fit.limit(class.unwrap_or("unknown"));
         let duration = |field: &str, seconds: f64| {
@@ -52,7 +52,7 @@ impl MachineModel {
             None => None,
         };
         Ok(Self {
-            step_time: Box::new(fit.model(fit_path)?.slowed(slowness)),
+            step_time: Box::new(fit.model(fit_path)?.shifted(shift_s)),
             host: host_times(fit, fit_path)?,
             stall,
         })
