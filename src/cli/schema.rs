@@ -3,10 +3,15 @@
 use clap::Args;
 use schemars::{Schema, schema_for};
 
+use super::conform::ConformReport;
+use super::sweep::SweepReport;
 use super::{Outcome, print};
 use crate::input::InputError;
+use crate::metric::Summary;
 use crate::profile::{Accelerator, Model};
 use crate::scenario::Scenario;
+use crate::steptime::Fit;
+use crate::verify::compare::CompareReport;
 
 /// Which schema.
 #[derive(Debug, Args)]
@@ -43,6 +48,31 @@ pub fn schemas() -> Vec<SchemaEntry> {
             name: "model",
             about: "model profile (profiles/models)",
             schema: || schema_for!(Model),
+        },
+        SchemaEntry {
+            name: "fit",
+            about: "fit of step times (calibration/fits, calibrate steps)",
+            schema: || schema_for!(Fit),
+        },
+        SchemaEntry {
+            name: "summary",
+            about: "summary.json of a run folder",
+            schema: || schema_for!(Summary),
+        },
+        SchemaEntry {
+            name: "conform",
+            about: "what conform --json prints",
+            schema: || schema_for!(ConformReport),
+        },
+        SchemaEntry {
+            name: "compare",
+            about: "what compare --json prints",
+            schema: || schema_for!(CompareReport),
+        },
+        SchemaEntry {
+            name: "sweep",
+            about: "sweep.json, and what sweep --json and capacity --json print",
+            schema: || schema_for!(SweepReport),
         },
     ]
 }
