@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::host::fit_host;
 use super::observe::Capture;
 use super::repeats::spreads_of_repeats;
-use super::robust::{self, RobustFit, RunSteps, median};
+use super::robust::{self, RobustFit, RunSteps};
 use super::{errors, stalls};
 use crate::input::InputError;
 use crate::steptime::fit_file::{

@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 use crate::calibrate::observe::hex;
+use crate::calibrate::robust::median;
 use crate::calibrate::{check_run, find_captures, test_data};
 
 fn shipped() -> PathBuf {
