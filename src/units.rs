@@ -162,19 +162,29 @@ impl fmt::Debug for SimDuration {
 impl fmt::Display for SimDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = self.as_secs_f64();
-        if s >= 1.0 {
-            write!(f, "{s:.3} s")
-        } else if s >= 1e-3 {
-            write!(f, "{:.3} ms", s * 1e3)
-        } else {
-            write!(f, "{:.3} us", s * 1e6)
-        }
+        let (value, unit) = match s {
+            s if s >= 1.0 => (s, "s"),
+            s if s >= 1e-3 => (s * 1e3, "ms"),
+            s => (s * 1e6, "us"),
+        };
+        let digits = format!("{value:.3}");
+        write!(f, "{} {unit}", digits.trim_end_matches('0').trim_end_matches('.'))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_print_in_the_unit_that_fits() {
+        let text = |ns: u64| SimDuration(ns).to_string();
+        assert_eq!(text(1_000_000_000), "1 s");
+        assert_eq!(text(100_000_000), "100 ms");
+        assert_eq!(text(1_234_567), "1.235 ms");
+        assert_eq!(text(45_000), "45 us");
+        assert_eq!(text(0), "0 us");
+    }
 
     #[test]
     fn the_door_from_f64_refuses_what_is_not_a_time() {

@@ -1,8 +1,8 @@
 //! The highest load that a configuration carries at its SLO (contract section 12).
 //!
 //! A ladder of loads with the same mix, rising by a constant factor from the lowest to the highest rate asked
-//! for; then halving of the interval around the first failure until it is narrow; then one load beyond it, to
-//! see the overload. Each load is run with several seeds, and the same seeds are used at every load (common
+//! for; then halving of the interval around the first failure until it is narrow, and more coarsely of the
+//! intervals around the ends of the knee; then one load beyond the failure, to see the overload. Each load is run with several seeds, and the same seeds are used at every load (common
 //! random numbers), so that a difference between two loads is due to the load.
 
 use schemars::JsonSchema;
@@ -140,12 +140,26 @@ pub fn find_capacity<E>(
     for rate in ladder(search) {
         points.push(run_load(rate)?);
     }
-    narrow_boundary(search, requirement, &mut points, &mut run_load)?;
+    narrow(search.precision, &mut points, &mut run_load, |points| {
+        let (passes, fails) = boundary(requirement, points);
+        passes.zip(fails)
+    })?;
+    narrow(
+        KNEE_PRECISION,
+        &mut points,
+        &mut run_load,
+        last_steady_and_first_saturated,
+    )?;
+    for _ in 0..PEAK_ROUNDS {
+        for rate in beside_greatest_power(&points) {
+            insert(&mut points, run_load(rate)?);
+        }
+    }
     if let Some(fails_at) = boundary(requirement, &points).1 {
         // One load well past the boundary shows the overload, if the ladder did not already.
         let beyond = 1.25 * fails_at;
         if points.last().is_some_and(|p| p.rate_rps < beyond) {
-            points.push(run_load(beyond)?);
+            insert(&mut points, run_load(beyond)?);
         }
     }
     Ok(judge(requirement, points))
@@ -176,25 +190,58 @@ fn boundary(requirement: &Requirement, points: &[LoadPoint]) -> (Option<f64>, Op
     (below, fails_at)
 }
 
-fn narrow_boundary<E>(
-    search: &Search,
-    requirement: &Requirement,
+/// The ends of the knee are told to this share.
+const KNEE_PRECISION: f64 = 0.05;
+/// Rounds of looking between the load of greatest power and its neighbours.
+const PEAK_ROUNDS: u32 = 2;
+
+/// Halves the interval that `ends` finds until it is narrower than `precision`.
+fn narrow<E>(
+    precision: f64,
     points: &mut Vec<LoadPoint>,
     run_load: &mut impl FnMut(f64) -> Result<LoadPoint, E>,
+    ends: impl Fn(&[LoadPoint]) -> Option<(f64, f64)>,
 ) -> Result<(), E> {
     // Halving 40 times resolves any two rates; the bound only guards against a precision of 0.
     for _ in 0..40 {
-        let (Some(passes), Some(fails)) = boundary(requirement, points) else {
+        let Some((low, high)) = ends(points) else {
             return Ok(());
         };
-        if fails - passes <= search.precision * passes {
+        if high - low <= precision * low {
             return Ok(());
         }
-        let point = run_load((passes * fails).sqrt())?;
-        let at = points.partition_point(|p| p.rate_rps < point.rate_rps);
-        points.insert(at, point);
+        insert(points, run_load((low * high).sqrt())?);
     }
     Ok(())
+}
+
+fn insert(points: &mut Vec<LoadPoint>, point: LoadPoint) {
+    let at = points.partition_point(|p| p.rate_rps < point.rate_rps);
+    points.insert(at, point);
+}
+
+/// The load before the first saturated one, and that one.
+fn last_steady_and_first_saturated(points: &[LoadPoint]) -> Option<(f64, f64)> {
+    let first = points.iter().position(LoadPoint::saturated)?;
+    Some((points[first.checked_sub(1)?].rate_rps, points[first].rate_rps))
+}
+
+/// Rates between the load of greatest power and its neighbours.
+fn beside_greatest_power(points: &[LoadPoint]) -> Vec<f64> {
+    let Some(knee) = find_knee(points) else {
+        return Vec::new();
+    };
+    let Some(best) = points.iter().position(|p| p.rate_rps >= knee.from_rps) else {
+        return Vec::new();
+    };
+    let middle = |a: usize, b: usize| Some((points.get(a)?.rate_rps * points.get(b)?.rate_rps).sqrt());
+    let below = best.checked_sub(1).and_then(|below| middle(below, best));
+    let far = |rate: &f64| (rate / points[best].rate_rps).ln().abs() > KNEE_PRECISION / 2.0;
+    below
+        .into_iter()
+        .chain(middle(best, best + 1))
+        .filter(far)
+        .collect()
 }
 
 fn judge(requirement: &Requirement, points: Vec<LoadPoint>) -> Capacity {

@@ -27,7 +27,7 @@ pub enum StudyError {
 }
 
 /// Loads of the ladder of a capacity search.
-const LADDER: u32 = 8;
+const LADDER: u32 = 10;
 /// The boundary is narrowed to this share.
 const PRECISION: f64 = 0.02;
 

@@ -50,9 +50,39 @@ pub fn remarks(capture: &CaptureComparison) -> Vec<String> {
     }
     if !capture.beyond_repeats.is_empty() {
         lines.push("beyond 1.5 times what real repeats differ by:".into());
-        lines.extend(capture.beyond_repeats.iter().map(|l| format!("  {l}")));
+        lines.extend(capture.beyond_repeats.iter().map(|b| {
+            format!(
+                "  {} {}: error {:+.1} %, repeats differ by {:.1} %; likely cause: {}",
+                b.metric,
+                b.stat,
+                100.0 * b.rel_error,
+                100.0 * b.repeat_spread,
+                b.likely_cause
+            )
+        }));
     }
     lines
+}
+
+/// Figures beyond 1.5 times what real repeats differ by, a row each.
+pub fn beyond_table(captures: &[CaptureComparison]) -> Table {
+    let columns = ["run", "figure", "error", "repeats differ", "likely cause"];
+    let mut table = Table::new(
+        "Figures that are off by more than 1.5 times what real repeats differ by",
+        columns.map(Column::plain).to_vec(),
+    );
+    for capture in captures {
+        for beyond in &capture.beyond_repeats {
+            table.push(vec![
+                capture.name.as_str().into(),
+                format!("{} {}", beyond.metric, beyond.stat).into(),
+                Cell::Relative(beyond.rel_error),
+                Cell::Share(beyond.repeat_spread),
+                beyond.likely_cause.as_str().into(),
+            ]);
+        }
+    }
+    table
 }
 
 /// Every figure of a capture.

@@ -11,7 +11,13 @@ pub fn context(plan: &Plan) -> Vec<(String, String)> {
     let on = |b: bool| if b { "on" } else { "off" };
     let step_time = match &plan.step_time_source {
         StepTimeSource::Linear(_) => "stated in the scenario".to_owned(),
-        StepTimeSource::Fit(path) => format!("fit {}", path.display()),
+        // The name that was written, not the path where it was found: the page is the same on every machine.
+        StepTimeSource::Fit(path) => {
+            format!(
+                "fit {}",
+                s.system.fit.clone().unwrap_or_else(|| path.display().to_string())
+            )
+        }
     };
     let rows = [
         (

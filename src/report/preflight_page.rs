@@ -1,6 +1,6 @@
 //! The page of a pre-flight: the answer, the curves, and how far both can be trusted.
 
-use super::compare::{medians_table, remarks, runs_table, scatter};
+use super::compare::{beyond_table, medians_table, runs_table, scatter};
 use super::context::{context, footer, question};
 use super::fit_tables::fit_tables;
 use super::html::{Block, Page, Section};
@@ -10,7 +10,7 @@ use crate::explore::sweep::Configuration;
 use crate::scenario::Plan;
 use crate::sim::HostTimes;
 use crate::steptime::Fit;
-use crate::verify::compare::{CaptureComparison, CompareReport};
+use crate::verify::compare::CompareReport;
 
 /// What the calibration part of a pre-flight found.
 #[derive(Debug)]
@@ -73,13 +73,7 @@ fn accuracy_section(c: &Calibrated, scatter: &Plot) -> Section {
         Block::Table(runs_table(&c.comparison.captures)),
         Block::Plot(scatter.clone()),
     ];
-    blocks.extend(
-        c.comparison
-            .captures
-            .iter()
-            .filter(|r| !r.beyond_repeats.is_empty())
-            .map(run_remarks),
-    );
+    blocks.push(Block::Table(beyond_table(&c.comparison.captures)));
     blocks.extend(
         c.comparison
             .skipped
@@ -90,10 +84,6 @@ fn accuracy_section(c: &Calibrated, scatter: &Plot) -> Section {
         heading: "Predicted against actual".into(),
         blocks,
     }
-}
-
-fn run_remarks(run: &CaptureComparison) -> Block {
-    Block::Text(format!("{}: {}", run.name, remarks(run).join("\n")))
 }
 
 fn fit_section(c: &Calibrated) -> Section {

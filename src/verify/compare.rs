@@ -99,9 +99,11 @@ impl FigureComparison {
         Some((lo..=hi).contains(&actual))
     }
 
-    /// The error exceeds 1.5 times what real repeats differ by.
-    pub fn beyond_repeats(&self) -> bool {
-        matches!((self.rel_error, self.repeat_spread), (Some(e), Some(s)) if e.abs() > 1.5 * s)
+    /// Error and spread, when the error exceeds 1.5 times what real repeats differ by.
+    pub fn beyond_repeats(&self) -> Option<(f64, f64)> {
+        self.rel_error
+            .zip(self.repeat_spread)
+            .filter(|(error, spread)| error.abs() > 1.5 * spread)
     }
 }
 
@@ -123,8 +125,23 @@ pub struct CaptureComparison {
     pub stalled_steps: u64,
     /// Time lost in them, in seconds.
     pub stalled_s: f64,
-    /// Figures beyond 1.5 times the repeats' spread, each with its likely cause.
-    pub beyond_repeats: Vec<String>,
+    /// Figures beyond 1.5 times the repeats' spread.
+    pub beyond_repeats: Vec<BeyondRepeats>,
+}
+
+/// A figure whose error exceeds 1.5 times what real repeats of one trace differ by.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct BeyondRepeats {
+    /// Name with its unit.
+    pub metric: String,
+    /// Which statistic.
+    pub stat: String,
+    /// (predicted - actual) / actual.
+    pub rel_error: f64,
+    /// Relative spread of the repeats.
+    pub repeat_spread: f64,
+    /// The most likely of the causes that can be told from the run.
+    pub likely_cause: String,
 }
 
 /// What `compare --json` prints.
@@ -227,8 +244,7 @@ pub fn compare(
     comparison.beyond_repeats = comparison
         .metrics
         .iter()
-        .filter(|m| m.beyond_repeats())
-        .map(|m| describe_beyond(m, &comparison))
+        .filter_map(|m| describe_beyond(m, &comparison))
         .collect();
     Ok(comparison)
 }
@@ -311,12 +327,13 @@ fn machine_speed(capture: &Capture, step_time: &dyn StepTime) -> Option<f64> {
 }
 
 /// A figure beyond the repeats' spread, with the most likely of the causes that can be told from the run.
-fn describe_beyond(figure: &FigureComparison, run: &CaptureComparison) -> String {
+fn describe_beyond(figure: &FigureComparison, run: &CaptureComparison) -> Option<BeyondRepeats> {
+    let (rel_error, repeat_spread) = figure.beyond_repeats()?;
     let percent = |x: f64| format!("{:+.1} %", 100.0 * x);
     let slower = run.machine_speed.map_or(0.0, |s| s - 1.0);
     let tail = matches!(figure.stat.as_str(), "p90" | "p99");
     let latency = figure.n.is_some() && figure.metric != "step_duration_s";
-    let cause = if latency && run.saturated == Some(true) && figure.in_band() == Some(true) {
+    let likely_cause = if latency && run.saturated == Some(true) && figure.in_band() == Some(true) {
         "the run is saturated, and the figure lies in the band of a 3 % step-time error".to_owned()
     } else if slower.abs() > 0.02 {
         format!(
@@ -338,13 +355,11 @@ fn describe_beyond(figure: &FigureComparison, run: &CaptureComparison) -> String
     } else {
         "not explained by speed, saturation, sample size or stalls".to_owned()
     };
-    format!(
-        "{} {}: error {}, repeats differ by {}; likely cause: {cause}",
-        figure.metric,
-        figure.stat,
-        figure.rel_error.map_or_else(|| "none".to_owned(), percent),
-        figure
-            .repeat_spread
-            .map_or_else(|| "unknown".to_owned(), |s| format!("{:.1} %", 100.0 * s)),
-    )
+    Some(BeyondRepeats {
+        metric: figure.metric.clone(),
+        stat: figure.stat.clone(),
+        rel_error,
+        repeat_spread,
+        likely_cause,
+    })
 }

@@ -1,6 +1,8 @@
 //! The knobs of one vLLM engine, by their vLLM names.
 
 use super::version::Behaviour;
+use crate::engine::Refusal;
+use crate::workload::trace::TraceRequest;
 
 /// Order of the waiting queue and choice of preemption victims (rules S20, S30).
 #[derive(
@@ -90,5 +92,84 @@ impl VllmConfig {
     /// KV blocks that requests can use (rule K10).
     pub fn usable_blocks(&self) -> u32 {
         self.num_gpu_blocks.saturating_sub(1)
+    }
+
+    /// Why a request could never be served by an engine of this configuration, however long it waited.
+    ///
+    /// A request that ends early by EOS is judged by its real length: vLLM takes it, whatever its cap.
+    pub fn refusal(&self, request: &TraceRequest) -> Option<Refusal> {
+        let input_tokens = request.input_tokens;
+        if input_tokens >= self.max_model_len {
+            return Some(Refusal::PromptTooLong {
+                input_tokens,
+                max_model_len: self.max_model_len,
+            });
+        }
+        // The last output token's KV is never computed.
+        let longest = (u64::from(input_tokens)
+            + u64::from(request.output_tokens()).saturating_sub(1)
+            + u64::from(self.num_lookahead_tokens))
+        .min(u64::from(self.max_model_len));
+        let needed = u32::try_from(longest.div_ceil(u64::from(self.block_size))).unwrap_or(u32::MAX);
+        if needed > self.usable_blocks() {
+            return Some(Refusal::LargerThanCache {
+                needed,
+                usable: self.usable_blocks(),
+            });
+        }
+        let budget = self.max_num_batched_tokens;
+        let one_piece = !self.enable_chunked_prefill && self.long_prefill_token_threshold == 0;
+        (one_piece && input_tokens > budget).then_some(Refusal::LargerThanBudget { input_tokens, budget })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::SimTime;
+
+    fn engine(blocks: u32) -> VllmConfig {
+        let mut e = VllmConfig::new(Behaviour::of("0.32.0").unwrap());
+        e.num_gpu_blocks = blocks;
+        e.max_model_len = 1000;
+        e
+    }
+
+    /// 4 usable blocks of 16 hold 64 tokens. A prompt of 33 with 32 outputs computes KV of 64 tokens (the last
+    /// output's is never computed) and fits; one output more does not.
+    #[test]
+    fn the_largest_request_that_fits_is_accepted() {
+        let fits = TraceRequest::plain(SimTime::ZERO, 33, 32);
+        assert_eq!(engine(5).refusal(&fits), None);
+        let over = TraceRequest::plain(SimTime::ZERO, 33, 33);
+        assert_eq!(
+            engine(5).refusal(&over),
+            Some(Refusal::LargerThanCache { needed: 5, usable: 4 })
+        );
+    }
+
+    #[test]
+    fn a_prompt_must_leave_room_for_one_token() {
+        assert_eq!(
+            engine(5000).refusal(&TraceRequest::plain(SimTime::ZERO, 999, 50)),
+            None
+        );
+        let long = engine(5000).refusal(&TraceRequest::plain(SimTime::ZERO, 1000, 1));
+        assert_eq!(
+            long,
+            Some(Refusal::PromptTooLong {
+                input_tokens: 1000,
+                max_model_len: 1000
+            })
+        );
+    }
+
+    #[test]
+    fn without_chunking_a_prompt_must_fit_the_budget() {
+        let mut e = engine(5000);
+        e.enable_chunked_prefill = false;
+        e.max_num_batched_tokens = 512;
+        assert!(e.refusal(&TraceRequest::plain(SimTime::ZERO, 512, 5)).is_none());
+        assert!(e.refusal(&TraceRequest::plain(SimTime::ZERO, 513, 5)).is_some());
     }
 }

@@ -100,33 +100,6 @@ impl VllmEngine {
         (r.priority, r.arrival, r.id)
     }
 
-    fn refusal(&self, r: &TraceRequest) -> Option<Refusal> {
-        let c = &self.config;
-        if r.input_tokens >= c.max_model_len {
-            return Some(Refusal::PromptTooLong {
-                input_tokens: r.input_tokens,
-                max_model_len: c.max_model_len,
-            });
-        }
-        // The last output token's KV is never computed.
-        let longest = (r.input_tokens + r.max_output_tokens.saturating_sub(1) + c.num_lookahead_tokens)
-            .min(c.max_model_len)
-            .max(r.input_tokens);
-        let needed = self.kv.blocks_for(longest);
-        if needed > self.kv.usable() {
-            return Some(Refusal::LargerThanCache {
-                needed,
-                usable: self.kv.usable(),
-            });
-        }
-        let budget = c.max_num_batched_tokens;
-        let one_piece = !c.enable_chunked_prefill && c.long_prefill_token_threshold == 0;
-        (one_piece && r.input_tokens > budget).then_some(Refusal::LargerThanBudget {
-            input_tokens: r.input_tokens,
-            budget,
-        })
-    }
-
     /// Cap on a request's tokens in this call (rule S12).
     fn threshold(&self) -> u32 {
         let c = &self.config;
@@ -365,7 +338,7 @@ impl VllmEngine {
 
 impl Engine for VllmEngine {
     fn submit(&mut self, id: RequestId, request: &TraceRequest) -> Result<(), Refusal> {
-        if let Some(refusal) = self.refusal(request) {
+        if let Some(refusal) = self.config.refusal(request) {
             return Err(refusal);
         }
         let new = Request::new(id, request);

@@ -67,8 +67,8 @@ impl Bench {
     }
 }
 
-const ALL: [&str; 8] = [
-    "0.11.0", "0.13.0", "0.15.1", "0.19.1", "0.22.1", "0.25.1", "0.28.0", "0.32.0",
+const ALL: [&str; 9] = [
+    "0.11.0", "0.13.0", "0.15.1", "0.17.1", "0.19.1", "0.22.1", "0.25.1", "0.28.0", "0.32.0",
 ];
 
 #[test]
@@ -465,6 +465,15 @@ fn what_can_never_be_served_is_refused_at_once() {
             needed: 11,
             usable: 10
         })
+    );
+    let early = TraceRequest {
+        eos_at: Some(11),
+        ..r(150, 8000)
+    };
+    assert_eq!(
+        e.submit(2, &early),
+        Ok(()),
+        "it ends by EOS before the cache is full"
     );
     let mut e = VllmEngine::new(VllmConfig {
         enable_chunked_prefill: false,

@@ -64,10 +64,14 @@ const V0_15_1: Behaviour = Behaviour {
     async_by_default: true,
     ..V0_13_0
 };
+const V0_17_1: Behaviour = Behaviour {
+    version: "0.17.1",
+    ..V0_15_1
+};
 const V0_19_1: Behaviour = Behaviour {
     version: "0.19.1",
     has_full_prompt_gate: true,
-    ..V0_15_1
+    ..V0_17_1
 };
 const V0_22_1: Behaviour = Behaviour {
     version: "0.22.1",
@@ -94,8 +98,8 @@ const V0_32_0: Behaviour = Behaviour {
 };
 
 /// Every release whose behaviour was inspected, oldest first.
-pub static VERSIONS: [Behaviour; 8] = [
-    V0_11_0, V0_13_0, V0_15_1, V0_19_1, V0_22_1, V0_25_1, V0_28_0, V0_32_0,
+pub static VERSIONS: [Behaviour; 9] = [
+    V0_11_0, V0_13_0, V0_15_1, V0_17_1, V0_19_1, V0_22_1, V0_25_1, V0_28_0, V0_32_0,
 ];
 
 /// A vLLM version without a behaviour set.

@@ -45,6 +45,11 @@ struct Scheduler {
     policy: Policy,
     scheduler_reserve_full_isl: bool,
     watermark: f64,
+    // Knobs that the first recordings did not have.
+    #[serde(default)]
+    max_num_scheduled_tokens: Option<u32>,
+    #[serde(default)]
+    max_num_active_seqs: Option<u32>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -141,6 +146,8 @@ fn engine_config(config: &Config, path: &Path) -> Result<VllmConfig, InputError>
         policy: s.policy,
         scheduler_reserve_full_isl: s.scheduler_reserve_full_isl,
         watermark: s.watermark,
+        max_num_scheduled_tokens: s.max_num_scheduled_tokens,
+        max_num_active_seqs: s.max_num_active_seqs,
         ..VllmConfig::new(behaviour)
     })
 }
