@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
+use super::host::HostTimes;
 use super::stall::{Stall, StallState};
-use super::world::HostTimes;
 use crate::engine::{Engine, FinishReason, Refusal, RequestId, StepPlan, StepResult};
 use crate::record::{ReplicaRecord, RequestRecord, Segment, Status, TokenLog};
 use crate::steptime::StepTime;
