@@ -125,7 +125,7 @@ impl Replica {
             Host::Free => {}
             Host::Adding(_) | Host::Between | Host::Blocked => return None,
         }
-        if std::mem::take(&mut self.owes_gap) {
+        if std::mem::take(&mut self.owes_gap) && self.has_unfinished() {
             self.host = Host::Between;
             return Some(self.finish_work(now, self.host_times.between_steps));
         }
