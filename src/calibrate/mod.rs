@@ -20,5 +20,5 @@ mod test_data;
 pub use check::{RunCheck, check_run};
 pub use fit_steps::{FitError, FitOptions, fit_steps, step_shift_of};
 pub use manifest::{CaptureManifest, CaptureMode};
-pub use observe::{Capture, find_captures, is_capture};
+pub use observe::{Capture, find_captures, is_capture, read_captures};
 pub use rows::{CaptureRequest, CaptureStep, WorkRow};

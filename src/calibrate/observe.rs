@@ -77,6 +77,20 @@ fn collect(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), 
     Ok(())
 }
 
+/// Reads every capture at or below the paths, in order.
+///
+/// # Errors
+/// [`InputError`] for a path without a capture, or one that cannot be read.
+pub fn read_captures(paths: &[PathBuf]) -> Result<Vec<Capture>, InputError> {
+    let mut captures = Vec::new();
+    for path in paths {
+        for folder in find_captures(path)? {
+            captures.push(Capture::read(&folder)?);
+        }
+    }
+    Ok(captures)
+}
+
 impl Capture {
     /// Reads a capture folder; files may be plain or gzipped. Token times are left for
     /// [`Capture::token_times`].

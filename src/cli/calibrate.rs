@@ -2,15 +2,13 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::Outcome;
-use crate::calibrate::{Capture, FitOptions, RunCheck, check_run, find_captures, fit_steps};
+use super::{Global, Outcome, progress};
+use crate::calibrate::{FitOptions, RunCheck, check_run, fit_steps, read_captures};
 use crate::input::{InputError, write_atomic};
 use crate::steptime::fit_file::{Fit, StepError};
 
@@ -67,27 +65,17 @@ pub struct CheckArgs {
 ///
 /// # Errors
 /// Bad input ([`InputError`]), captures that nothing can be fitted to, or a file that cannot be written.
-pub fn run(args: &CalibrateArgs) -> anyhow::Result<Outcome> {
+pub fn run(args: &CalibrateArgs, global: &Global) -> anyhow::Result<Outcome> {
     match &args.command {
-        CalibrateCommand::Steps(args) => steps(args),
+        CalibrateCommand::Steps(args) => steps(args, global),
         CalibrateCommand::Check(args) => check(args),
     }
 }
 
-fn read_captures(paths: &[PathBuf]) -> Result<Vec<Capture>, InputError> {
-    let mut captures = Vec::new();
-    for path in paths {
-        for folder in find_captures(path)? {
-            captures.push(Capture::read(&folder)?);
-        }
-    }
-    Ok(captures)
-}
-
-fn steps(args: &StepsArgs) -> anyhow::Result<Outcome> {
+fn steps(args: &StepsArgs, global: &Global) -> anyhow::Result<Outcome> {
     refuse_existing(&args.output, args.overwrite)?;
     let captures = read_captures(&args.captures)?;
-    let bar = delayed_bar("fitting");
+    let bar = progress::delayed_bar("fitting", 1, global.progress());
     let options = FitOptions {
         hold_out: !args.no_hold_out,
     };
@@ -169,23 +157,6 @@ fn refuse_existing(path: &Path, overwrite: bool) -> Result<(), InputError> {
             .allowed("name another file with -o, or give --overwrite to replace it"));
     }
     Ok(())
-}
-
-/// A bar on stderr that is drawn once the work has lasted two seconds.
-fn delayed_bar(message: &'static str) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::hidden()).with_message(message);
-    if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len}") {
-        bar.set_style(style);
-    }
-    let weak = bar.downgrade();
-    std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_secs(2));
-        if let Some(bar) = weak.upgrade().filter(|b| !b.is_finished()) {
-            bar.set_draw_target(ProgressDrawTarget::stderr());
-            bar.tick();
-        }
-    });
-    bar
 }
 
 fn table(header: &[&str]) -> Table {

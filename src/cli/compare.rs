@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use rayon::prelude::*;
 
+use super::stdout::WIDTH;
 use super::{Outcome, print};
-use crate::calibrate::{Capture, find_captures};
+use crate::calibrate::{Capture, read_captures};
 use crate::report::compare::comparison_text;
 use crate::steptime::fit_file::Fit;
 use crate::verify::compare::{
@@ -36,17 +37,12 @@ pub struct CompareArgs {
 /// [`crate::input::InputError`] for a capture or a fit that cannot be used; a simulation that cannot go on.
 pub fn run(args: &CompareArgs) -> anyhow::Result<Outcome> {
     let fit = Fit::read(&args.fit)?;
-    let mut captures = Vec::new();
-    for path in &args.captures {
-        for folder in find_captures(path)? {
-            captures.push(Capture::read(&folder)?);
-        }
-    }
+    let captures = read_captures(&args.captures)?;
     let report = compare_all(&captures, &fit, &args.fit)?;
     let text = if args.json {
         serde_json::to_string_pretty(&report)? + "\n"
     } else {
-        comparison_text(&report, None) + "\n"
+        comparison_text(&report, WIDTH) + "\n"
     };
     print(&text)?;
     Ok(Outcome::Done)

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Outcome, print};
+use crate::input::InputError;
 use crate::verify::conform::{Case, CaseReport, find_cases, replay};
 
 /// Replay recorded vLLM scheduler logs through the engine and compare every step.
@@ -48,16 +49,34 @@ pub fn run(args: &ConformArgs) -> anyhow::Result<Outcome> {
         cases.extend(find_cases(path)?);
     }
     // In order of the cases, whatever the number of threads.
-    let reports: Result<Vec<CaseReport>, _> = cases.par_iter().map(replay).collect();
-    let report = ConformReport::of(reports?);
+    let replayed: Vec<Result<CaseReport, InputError>> = cases.par_iter().map(replay).collect();
+    let (mut reports, mut broken) = (Vec::new(), Vec::new());
+    for outcome in replayed {
+        match outcome {
+            Ok(report) => reports.push(report),
+            Err(error) => broken.push(error),
+        }
+    }
+    if let (true, Some(first)) = (reports.is_empty(), broken.first()) {
+        return Err(first.clone().into());
+    }
+    // A record that cannot be read does not lose what the others showed.
+    let report = ConformReport::of(reports);
     let text = if args.json {
         serde_json::to_string_pretty(&report)?
     } else {
         report.to_text()
     };
     print(&(text + "\n"))?;
+    for error in &broken {
+        eprintln!("kneeboard: {error}");
+    }
     let all = report.identical_cases == report.cases.len();
-    Ok(if all { Outcome::Done } else { Outcome::CheckFailed })
+    Ok(match (broken.is_empty(), all) {
+        (false, _) => Outcome::BadInput,
+        (true, true) => Outcome::Done,
+        (true, false) => Outcome::CheckFailed,
+    })
 }
 
 impl ConformReport {

@@ -127,6 +127,16 @@ pub struct ScenarioArgs {
 }
 
 impl ScenarioArgs {
+    /// The command line that makes the results again.
+    fn command(&self, subcommand: &str) -> String {
+        let sets: Vec<String> = self.set.iter().map(|s| format!(" --set '{s}'")).collect();
+        format!(
+            "kneeboard {subcommand} {}{} -o DIR",
+            self.scenario.display(),
+            sets.concat()
+        )
+    }
+
     /// The resolved plan.
     ///
     /// # Errors
@@ -177,7 +187,7 @@ fn run(cli: &Cli) -> anyhow::Result<Outcome> {
         Command::Sweep(args) => sweep::run(args, &cli.global),
         Command::Capacity(args) => sweep::run_capacity(args, &cli.global),
         Command::Conform(args) => conform::run(args),
-        Command::Calibrate(args) => calibrate::run(args),
+        Command::Calibrate(args) => calibrate::run(args, &cli.global),
         Command::Compare(args) => compare::run(args),
         Command::Show(args) => show::run(args),
         Command::Schema(args) => schema::run(args),

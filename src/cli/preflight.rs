@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::compare::compare_all;
+use super::stdout::WIDTH;
 use super::sweep::{outcome_of, sweep, write_tables};
 use super::{Global, Outcome, output, overrides, print, progress};
 use crate::calibrate::dataset::Dataset;
@@ -13,7 +14,7 @@ use crate::input::{InputError, prepare_output_folder};
 use crate::report::compare::{comparison_text, medians_table, runs_table};
 use crate::report::preflight_page::{Calibrated, preflight_page};
 use crate::report::sweep_page::{configurations_table, sweep_plots, verdict};
-use crate::scenario::{Plan, fit};
+use crate::scenario::{Plan, machine};
 
 /// Scenario and result folder when none is named.
 const DEFAULT_SCENARIO: &str = "scenarios/preflight-cpu.yaml";
@@ -66,7 +67,7 @@ pub fn run(args: &PreflightArgs, global: &Global) -> anyhow::Result<Outcome> {
         }
     };
     let machine = match &calibrated {
-        Some(c) => Some(fit::machine(&c.fit, &folder.join(FIT_FILE))?),
+        Some(c) => Some(machine::of_fit(&c.fit, &folder.join(FIT_FILE))?),
         None => None,
     };
     let configurations = sweep(&plan, machine.as_ref(), &folder, global)?;
@@ -82,10 +83,10 @@ pub fn run(args: &PreflightArgs, global: &Global) -> anyhow::Result<Outcome> {
 
     let mut text = String::new();
     if let Some(c) = &calibrated {
-        text += &format!("{}\n\n", runs_table(&c.comparison.captures).terminal(None));
-        text += &format!("{}\n\n", medians_table(&c.comparison.captures).terminal(None));
+        text += &format!("{}\n\n", runs_table(&c.comparison.captures).terminal(WIDTH));
+        text += &format!("{}\n\n", medians_table(&c.comparison.captures).terminal(WIDTH));
     }
-    text += &format!("{}\n\n", configurations_table(&configurations).terminal(None));
+    text += &format!("{}\n\n", configurations_table(&configurations).terminal(WIDTH));
     text += &format!("{}\n", verdict(&plan, &configurations).join("\n"));
     text += &format!("report: {}\n", folder.join("report.html").display());
     print(&text)?;
@@ -119,7 +120,7 @@ fn calibrate(dataset: &Path, folder: &Path, global: &Global) -> anyhow::Result<C
         .map_err(|e| anyhow::anyhow!("the fit cannot be written as YAML: {e}"))?;
     output::text(&path, &yaml)?;
     let comparison = compare_all(&set.holdout, &fit, &path)?;
-    let details = comparison_text(&comparison, Some(140)) + "\n";
+    let details = comparison_text(&comparison, WIDTH) + "\n";
     output::text(&folder.join("compare.txt"), &details)?;
     output::text(
         &folder.join("compare.json"),

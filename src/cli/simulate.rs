@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 
+use super::stdout::WIDTH;
 use super::{Outcome, ScenarioArgs, output, print};
 use crate::explore::study::{Study, StudyError, StudyRun, summary_options};
 use crate::input::prepare_output_folder;
@@ -59,7 +60,7 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Outcome> {
     }
     let plots = distributions(plan, &runs);
     output::report(&args.output_dir, plan, &run_page(plan, &runs, &plots), &plots)?;
-    output::seal(&args.output_dir, &command(args), plan)?;
+    output::seal(&args.output_dir, &args.scenario.command("simulate"), plan)?;
     print(&text(args, &runs)?)?;
     Ok(Outcome::Done)
 }
@@ -70,20 +71,6 @@ pub(super) fn unwrap_input(error: StudyError) -> anyhow::Error {
         StudyError::Input(e) => e.into(),
         other => other.into(),
     }
-}
-
-fn command(args: &SimulateArgs) -> String {
-    let sets: Vec<String> = args
-        .scenario
-        .set
-        .iter()
-        .map(|s| format!(" --set '{s}'"))
-        .collect();
-    format!(
-        "kneeboard simulate {}{} -o DIR",
-        args.scenario.scenario.display(),
-        sets.concat()
-    )
 }
 
 fn write_run(folder: &Path, plan: &Plan, run: &StudyRun, detailed: bool) -> std::io::Result<()> {
@@ -137,7 +124,7 @@ fn text(args: &SimulateArgs, runs: &[StudyRun]) -> anyhow::Result<String> {
             run.record.replicas.len()
         );
         for table in summary_tables(&run.summary) {
-            text += &table.terminal(None);
+            text += &table.terminal(WIDTH);
             text += "\n\n";
         }
         for note in &run.summary.notes {

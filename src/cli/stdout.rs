@@ -11,3 +11,6 @@ pub fn print(text: &str) -> io::Result<()> {
     out.write_all(text.as_bytes())?;
     out.flush()
 }
+
+/// Columns that a table may take on the terminal; the cells of a wider one wrap.
+pub(super) const WIDTH: Option<u16> = Some(150);

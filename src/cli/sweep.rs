@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::simulate::unwrap_input;
+use super::stdout::WIDTH;
 use super::{Global, Outcome, ScenarioArgs, output, print, progress};
 use crate::explore::grid::{MOST_CONFIGURATIONS, Setting, combinations};
 use crate::explore::study::StudyError;
@@ -64,7 +65,7 @@ pub fn run(args: &SweepArgs, global: &Global) -> anyhow::Result<Outcome> {
     let page = sweep_page(&plan, &configurations, &plots);
     write_tables(&args.output_dir, &configurations)?;
     output::report(&args.output_dir, &plan, &page, &plots)?;
-    output::seal(&args.output_dir, &command(args), &plan)?;
+    output::seal(&args.output_dir, &args.scenario.command("sweep"), &plan)?;
     let folder = format!("results: {}\n", args.output_dir.display());
     finish(&plan, configurations, args.json, &folder)
 }
@@ -127,20 +128,6 @@ pub(super) fn write_tables(folder: &Path, configurations: &[Configuration]) -> a
     )
 }
 
-fn command(args: &SweepArgs) -> String {
-    let sets: Vec<String> = args
-        .scenario
-        .set
-        .iter()
-        .map(|s| format!(" --set '{s}'"))
-        .collect();
-    format!(
-        "kneeboard sweep {}{} -o DIR",
-        args.scenario.scenario.display(),
-        sets.concat()
-    )
-}
-
 fn finish(
     plan: &Plan,
     configurations: Vec<Configuration>,
@@ -154,7 +141,7 @@ fn finish(
         let lines = verdict(plan, &configurations).join("\n");
         format!(
             "{}\n\n{lines}\n{folder}",
-            configurations_table(&configurations).terminal(None)
+            configurations_table(&configurations).terminal(WIDTH)
         )
     };
     print(&text)?;

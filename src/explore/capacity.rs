@@ -9,63 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::knee::{Knee, find_knee};
-
-/// What one run at one load showed.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct RunOutcome {
-    /// Share of offered requests that met every one of their targets.
-    pub attainment: f64,
-    /// Share of offered requests that did not complete.
-    pub error_rate: f64,
-    /// Requests a second that met every target.
-    pub goodput_rps: f64,
-    /// Requests completed a second of wall clock.
-    pub throughput_rps: f64,
-    /// Output tokens a second of wall clock.
-    pub output_tok_s: f64,
-    /// 50th percentile of time to first token; null when no request got one.
-    pub ttft_p50_s: Option<f64>,
-    /// 99th percentile of time to first token.
-    pub ttft_p99_s: Option<f64>,
-    /// Mean end-to-end time.
-    pub e2e_mean_s: Option<f64>,
-    /// 99th percentile of the gaps between tokens.
-    pub itl_p99_s: Option<f64>,
-    /// The backlog grew through the run.
-    pub saturated: bool,
-    /// Steps whose batch lay outside the hull of the fitted ones, as a share; null without a fit.
-    pub extrapolated_share: Option<f64>,
-}
-
-/// All runs at one load.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct LoadPoint {
-    /// Offered requests a second.
-    pub rate_rps: f64,
-    /// One a seed, in seed order.
-    pub runs: Vec<RunOutcome>,
-}
-
-impl LoadPoint {
-    /// Mean of a figure over the seeds; `None` when a run has none.
-    pub fn mean(&self, figure: impl Fn(&RunOutcome) -> Option<f64>) -> Option<f64> {
-        let values: Option<Vec<f64>> = self.runs.iter().map(figure).collect();
-        let values = values.filter(|v| !v.is_empty())?;
-        Some(values.iter().sum::<f64>() / values.len() as f64)
-    }
-
-    /// Smallest and largest attainment over the seeds.
-    pub fn attainment_range(&self) -> (f64, f64) {
-        self.runs.iter().fold((1.0, 0.0), |(lo, hi): (f64, f64), r| {
-            (lo.min(r.attainment), hi.max(r.attainment))
-        })
-    }
-
-    /// Most seeds are saturated.
-    pub fn saturated(&self) -> bool {
-        2 * self.runs.iter().filter(|r| r.saturated).count() > self.runs.len()
-    }
-}
+use super::load::{LoadPoint, RunOutcome};
 
 /// What a load must satisfy.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -10,7 +10,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::capacity::LoadPoint;
+use super::load::LoadPoint;
 
 /// A knee region.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -53,7 +53,7 @@ pub fn find_knee(points: &[LoadPoint]) -> Option<Knee> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::explore::capacity::RunOutcome;
+    use crate::explore::load::RunOutcome;
 
     fn point(rate_rps: f64, e2e_mean_s: f64, saturated: bool) -> LoadPoint {
         let run = RunOutcome {

@@ -3,5 +3,6 @@
 pub mod capacity;
 pub mod grid;
 pub mod knee;
+pub mod load;
 pub mod study;
 pub mod sweep;

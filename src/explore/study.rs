@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
 
-use super::capacity::{Capacity, LoadPoint, Requirement, RunOutcome, Search, find_capacity};
+use super::capacity::{Capacity, Requirement, Search, find_capacity};
+use super::load::{LoadPoint, RunOutcome};
 use crate::input::InputError;
 use crate::metric::{Slo, Summary, SummaryOptions, Window};
 use crate::record::RunRecord;

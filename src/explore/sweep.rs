@@ -5,8 +5,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::capacity::{Capacity, LoadPoint};
+use super::capacity::Capacity;
 use super::grid::{Setting, label, overrides};
+use super::load::LoadPoint;
 use super::study::{Study, StudyError, outcome};
 use crate::scenario::{Machine, Plan};
 

@@ -1,5 +1,6 @@
 //! One self-contained HTML page: no script, no link to anything outside, legible on paper and in the dark.
 
+use super::escape::escape;
 use super::plot::Plot;
 use super::table::Table;
 
@@ -40,24 +41,6 @@ pub enum Block {
     Table(Table),
     /// A drawing.
     Plot(Plot),
-}
-
-/// Text made safe for HTML and for attribute values. Characters that no document may hold become spaces.
-pub fn escape(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            '\'' => safe.push_str("&#39;"),
-            '\n' | '\t' => safe.push(c),
-            c if c.is_control() => safe.push(' '),
-            c => safe.push(c),
-        }
-    }
-    safe
 }
 
 impl Page {

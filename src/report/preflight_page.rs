@@ -47,6 +47,13 @@ pub fn preflight_page(
              the errors by run"
                 .into(),
         );
+        if c.fit.stalls.iter().any(|s| s.limit.is_some()) {
+            limitations.push(
+                "stalls that the machine causes under a real-time scheduling class are in the comparison, not in \
+                 the sweep: an engine that runs under such a class carries less"
+                    .into(),
+            );
+        }
     } else {
         limitations
             .push("no held-out runs were compared: nothing here says how far the predictions are off".into());

@@ -1,35 +1,46 @@
 //! The page of a sweep: capacity of every configuration, the knees, and what must be verified live.
 
+use serde_json::Value;
+
 use super::context::{context, footer, question, slo_text};
 use super::figures::{Curve, Goodput, ThroughputLatency};
 use super::html::{Block, Page, Section};
 use super::plot::Plot;
 use super::run_page::extrapolation_note;
 use super::table::{Cell, Column, Table};
-use crate::explore::capacity::{Capacity, LoadPoint, RunOutcome};
+use crate::explore::capacity::Capacity;
+use crate::explore::load::{LoadPoint, RunOutcome};
 use crate::explore::sweep::{Configuration, ConfigurationOutcome};
 use crate::scenario::Plan;
 
-/// A row a configuration.
+/// A row a configuration: the value of each axis, then what was found.
 pub fn configurations_table(configurations: &[Configuration]) -> Table {
-    let mut table = Table::new(
-        "Configurations",
-        vec![
-            Column::plain("configuration"),
-            Column::with_unit("capacity at SLO", "requests/s"),
-            Column::with_unit("fails from", "requests/s"),
-            Column::with_unit("SLO boundary to verify", "requests/s"),
-            Column::with_unit("knee to verify", "requests/s"),
-            Column::with_unit("goodput", "requests/s"),
-            Column::with_unit("output", "tokens/s"),
-            Column::with_unit("TTFT p99", "s"),
-            Column::with_unit("ITL p99", "s"),
-            Column::plain("extrapolated steps"),
-            Column::plain("remarks"),
-        ],
-    );
-    for configuration in configurations {
-        table.push(row(configuration));
+    let axes = configurations.first().map_or(&[][..], |c| &c.setting);
+    let mut columns: Vec<Column> = axes
+        .iter()
+        .map(|(path, _)| Column::plain(path.rsplit('.').next().unwrap_or(path)))
+        .collect();
+    columns.extend([
+        Column::with_unit("capacity at SLO", "req/s"),
+        Column::with_unit("fails from", "req/s"),
+        Column::with_unit("SLO boundary to verify", "req/s"),
+        Column::with_unit("knee to verify", "req/s"),
+        Column::with_unit("goodput", "req/s"),
+        Column::with_unit("output", "tok/s"),
+        Column::with_unit("TTFT p99", "s"),
+        Column::with_unit("ITL p99", "s"),
+        Column::plain("extrapolated steps"),
+    ]);
+    let remarks: Vec<String> = configurations.iter().map(remarks).collect();
+    let any_remark = remarks.iter().any(|r| !r.is_empty());
+    if any_remark {
+        columns.push(Column::plain("remarks"));
+    }
+    let mut table = Table::new("Configurations", columns);
+    for (configuration, remark) in configurations.iter().zip(remarks) {
+        let mut row = row(configuration);
+        row.extend(any_remark.then(|| remark.into()));
+        table.push(row);
     }
     table.note = Some(
         "goodput, output and latencies at the capacity (or at the scenario's load), mean over the seeds; an open \
@@ -39,21 +50,27 @@ pub fn configurations_table(configurations: &[Configuration]) -> Table {
     table
 }
 
-fn row(configuration: &Configuration) -> Vec<Cell> {
-    let capacity = configuration.capacity();
-    let point = reference_point(configuration);
-    let mean = |f: fn(&RunOutcome) -> Option<f64>| point.and_then(|p| p.mean(f)).into();
-    let remarks = match &configuration.outcome {
+fn remarks(configuration: &Configuration) -> String {
+    match &configuration.outcome {
         ConfigurationOutcome::Infeasible(reason) => format!("infeasible: {reason}"),
         ConfigurationOutcome::Capacity(c) => c.notes.join("; "),
         ConfigurationOutcome::Load(p) if p.saturated() => "saturated".to_owned(),
         ConfigurationOutcome::Load(_) => String::new(),
-    };
+    }
+}
+
+fn row(configuration: &Configuration) -> Vec<Cell> {
+    let capacity = configuration.capacity();
+    let point = reference_point(configuration);
+    let mean = |f: fn(&RunOutcome) -> Option<f64>| point.and_then(|p| p.mean(f)).into();
     let extrapolated: Cell = point
         .and_then(|p| p.mean(|r| r.extrapolated_share))
         .map_or(Cell::Absent, Cell::Share);
-    vec![
-        configuration.label.as_str().into(),
+    let values = configuration.setting.iter().map(|(_, value)| match value {
+        Value::String(text) => text.as_str().into(),
+        other => other.to_string().into(),
+    });
+    let found = [
         capacity.and_then(|c| c.capacity_rps).into(),
         capacity.and_then(|c| c.fails_at_rps).into(),
         capacity
@@ -69,8 +86,8 @@ fn row(configuration: &Configuration) -> Vec<Cell> {
         mean(|r| r.ttft_p99_s),
         mean(|r| r.itl_p99_s),
         extrapolated,
-        remarks.into(),
-    ]
+    ];
+    values.chain(found).collect()
 }
 
 fn range(from: f64, to: Option<f64>) -> String {

@@ -2,7 +2,7 @@
 
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, presets};
 
-use super::html::escape;
+use super::escape::escape;
 use super::number::{significant, whole};
 
 /// A rectangle of cells under headings with units.

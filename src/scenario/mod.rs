@@ -5,7 +5,7 @@
 
 mod check;
 mod engine;
-pub mod fit;
+pub mod machine;
 pub mod overrides;
 pub mod plan;
 pub mod provenance;
@@ -15,8 +15,9 @@ pub mod schema;
 mod trace_check;
 mod work;
 
+pub use machine::Machine;
 pub use overrides::Override;
-pub use plan::{Machine, Plan, Resolved, StepTimeSource};
+pub use plan::{Plan, Resolved, StepTimeSource};
 pub use provenance::Source;
 pub use resolve::{Axis, Measurement, SloTargets};
 pub use schema::Scenario;

@@ -7,17 +7,18 @@ use serde_json::Value;
 
 use super::check::Blame;
 use super::engine::{self, ResolvedEngine};
+use super::machine::{self, Machine};
 use super::overrides::Override;
 use super::provenance::{Provenance, Source, leaves};
 use super::quantity::Cost;
 use super::resolve::{self, Axis, Measurement, SloTargets};
 use super::schema::{Scenario, StepTimeCosts};
+use super::trace_check;
 use super::work::{self, Files, WorkSource};
-use super::{fit, trace_check};
 use crate::input::{self, InputError};
 use crate::kv::sizing::MemoryLedger;
 use crate::sim::{HostTimes, LoadModel, WorldConfig};
-use crate::steptime::{Hull, LinearStepTime, StepTime};
+use crate::steptime::LinearStepTime;
 use crate::workload::synth;
 use crate::workload::trace::Trace;
 use crate::yaml;
@@ -29,17 +30,6 @@ pub enum StepTimeSource {
     Linear(LinearStepTime),
     /// A fit, by its file.
     Fit(PathBuf),
-}
-
-/// The machine that a plan runs on.
-#[derive(Debug, Clone)]
-pub struct Machine {
-    /// Step times.
-    pub step_time: Arc<dyn StepTime>,
-    /// Host time around the steps; none with stated costs.
-    pub host: HostTimes,
-    /// Batches that the step times were fitted to; `None` with stated costs.
-    pub hull: Option<Hull>,
 }
 
 /// A resolved and checked scenario.
@@ -229,7 +219,7 @@ impl Plan {
                 host: HostTimes::default(),
                 hull: None,
             }),
-            StepTimeSource::Fit(path) => fit::load(path),
+            StepTimeSource::Fit(path) => machine::load(path),
         }
     }
 
@@ -373,7 +363,7 @@ fn step_time_source(
             "there is no step-time model",
             "name a fit under system.fit, or state costs under system.step_time",
         )),
-        (Some(fit), None) => Ok(StepTimeSource::Fit(fit::locate(fit, base))),
+        (Some(fit), None) => Ok(StepTimeSource::Fit(machine::locate(fit, base))),
         (None, Some(costs)) => {
             let model = linear(costs);
             if model == LinearStepTime::default() {

@@ -1,10 +1,12 @@
 //! The world: clock, clients, router and replicas. Knows no file format.
 
+mod host;
 pub mod kernel;
 mod replica;
 mod router;
 mod stall;
 mod world;
 
+pub use host::HostTimes;
 pub use stall::Stall;
-pub use world::{HostTimes, LoadModel, SimError, WorldConfig, run};
+pub use world::{LoadModel, SimError, WorldConfig, run};

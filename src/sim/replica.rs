@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
+use super::host::HostTimes;
 use super::stall::{Stall, StallState};
-use super::world::HostTimes;
 use crate::engine::{Engine, FinishReason, Refusal, RequestId, StepPlan, StepResult};
 use crate::record::{ReplicaRecord, RequestRecord, Segment, Status, TokenLog};
 use crate::steptime::StepTime;
@@ -125,7 +125,7 @@ impl Replica {
             Host::Free => {}
             Host::Adding(_) | Host::Between | Host::Blocked => return None,
         }
-        if std::mem::take(&mut self.owes_gap) {
+        if std::mem::take(&mut self.owes_gap) && self.has_unfinished() {
             self.host = Host::Between;
             return Some(self.finish_work(now, self.host_times.between_steps));
         }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::host::HostTimes;
 use super::kernel::{Class, Kernel};
 use super::replica::{Replica, Surroundings};
 use super::router::RoundRobin;
@@ -27,28 +28,6 @@ pub enum LoadModel {
     },
     /// Everything is ready at time 0.
     Offline,
-}
-
-/// Time of the host process around the steps, where a capture shows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct HostTimes {
-    /// Taking the first request into a busy engine after a step.
-    pub add_request: SimDuration,
-    /// Taking a further request right behind another one.
-    pub add_further_request: SimDuration,
-    /// Taking one request into an engine that was idle, its wake-up included.
-    pub add_request_idle: SimDuration,
-    /// From the end of one step to the start of the next.
-    pub between_steps: SimDuration,
-}
-
-impl HostTimes {
-    /// Taking a request in costs time at all.
-    pub(super) fn adds_take_time(&self) -> bool {
-        [self.add_request, self.add_further_request, self.add_request_idle]
-            .iter()
-            .any(|d| *d > SimDuration::ZERO)
-    }
 }
 
 /// Everything a run needs but the trace and the step-time model.

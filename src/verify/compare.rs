@@ -12,7 +12,7 @@ use crate::calibrate::{Capture, CaptureMode, step_shift_of};
 use crate::input::InputError;
 use crate::metric::summary::{Summary, SummaryOptions};
 use crate::record::RunRecord;
-use crate::scenario::fit::host_times;
+use crate::scenario::machine::host_times;
 use crate::sim::{HostTimes, LoadModel, SimError, Stall, WorldConfig, run};
 use crate::steptime::fit_file::{Fit, RepeatSpread};
 use crate::steptime::{BatchShape, StepTime};

@@ -58,7 +58,7 @@ pub(super) fn svg(plot: &Plot) -> String {
             "<svg width=\"{WIDTH}\" height=\"40\"><text y=\"24\" fill=\"currentColor\">not drawn</text></svg>"
         );
     }
-    let label = crate::report::html::escape(&plot.title);
+    let label = crate::report::escape::escape(&plot.title);
     text.replace("#010203", "currentColor").replacen(
         "<svg ",
         &format!("<svg role=\"img\" aria-label=\"{label}\" font-family=\"sans-serif\" "),

@@ -1,13 +1,23 @@
-//! Where a fitted step-time model is looked for.
+//! The machine that a plan runs on, and where a fit of it is looked for.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::plan::Machine;
 use crate::input::InputError;
 use crate::sim::HostTimes;
-use crate::steptime::Fit;
+use crate::steptime::{Fit, Hull, StepTime};
 use crate::units::SimDuration;
+
+/// The machine that a plan runs on.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// Step times.
+    pub step_time: Arc<dyn StepTime>,
+    /// Host time around the steps; none with stated costs.
+    pub host: HostTimes,
+    /// Batches that the step times were fitted to; `None` with stated costs.
+    pub hull: Option<Hull>,
+}
 
 /// The file of a fit: a path as it is, a name as `calibration/fits/NAME.yaml` in the scenario's folder, the
 /// nearest folder above that has it, or the current one.
@@ -29,14 +39,14 @@ pub fn locate(name: &str, base: &Path) -> PathBuf {
 /// # Errors
 /// [`InputError`] when it is not there or is no fit.
 pub fn load(path: &Path) -> Result<Machine, InputError> {
-    machine(&Fit::read(path)?, path)
+    of_fit(&Fit::read(path)?, path)
 }
 
 /// The machine of a fit; `path` is where it was read from, for errors.
 ///
 /// # Errors
 /// [`InputError`] when a parameter is out of range.
-pub fn machine(fit: &Fit, path: &Path) -> Result<Machine, InputError> {
+pub fn of_fit(fit: &Fit, path: &Path) -> Result<Machine, InputError> {
     Ok(Machine {
         step_time: Arc::new(fit.model(path)?),
         host: host_times(fit, path)?,
