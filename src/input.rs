@@ -52,6 +52,13 @@ impl InputError {
         self
     }
 
+    /// Adds the field that a JSON reader stumbled over; a place that is the whole document is none.
+    #[must_use]
+    pub fn at_field(self, path: &serde_path_to_error::Path) -> Self {
+        let place = path.to_string();
+        if place == "." { self } else { self.at(place) }
+    }
+
     /// Adds what is allowed or how to mend it.
     #[must_use]
     pub fn allowed(mut self, allowed: impl Into<String>) -> Self {
@@ -142,9 +149,15 @@ fn read_text_limited(path: &Path, limit: u64) -> Result<String, InputError> {
         )
         .allowed("save it as UTF-8")
     })?;
-    Ok(match text.strip_prefix('\u{feff}') {
+    let text = match text.strip_prefix('\u{feff}') {
         Some(rest) => rest.to_owned(),
         None => text,
+    };
+    // The CSV reader counts lines wrongly where they end in two characters.
+    Ok(if text.contains("\r\n") {
+        text.replace("\r\n", "\n")
+    } else {
+        text
     })
 }
 
@@ -152,6 +165,9 @@ fn read_text_limited(path: &Path, limit: u64) -> Result<String, InputError> {
 pub fn first_existing(folder: &Path, names: &[&str]) -> Option<PathBuf> {
     names.iter().map(|n| folder.join(n)).find(|p| p.is_file())
 }
+
+/// How the names of files begin that are not whole yet; a killed run leaves them behind.
+pub const TEMPORARY_PREFIX: &str = ".kneeboard-";
 
 /// Writes a file so that its final name only ever holds the whole content: written beside, then renamed.
 ///
@@ -163,7 +179,9 @@ pub fn write_atomic(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Resul
         .filter(|p| !p.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
-    let mut temporary = tempfile::NamedTempFile::new_in(folder)?;
+    let mut temporary = tempfile::Builder::new()
+        .prefix(TEMPORARY_PREFIX)
+        .tempfile_in(folder)?;
     {
         let mut buffered = io::BufWriter::new(temporary.as_file_mut());
         write(&mut buffered)?;

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use crate::engine::vllm::{Behaviour, Policy, VllmConfig};
 use crate::input::{InputError, read_text};
+use crate::kv::MAX_BLOCKS;
 
 /// How requests were offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -138,10 +139,9 @@ impl CaptureManifest {
         let text = read_text(path)?;
         let mut json = serde_json::Deserializer::from_str(&text);
         let manifest: Self = serde_path_to_error::deserialize(&mut json).map_err(|e| {
-            let place = e.path().to_string();
-            let error = InputError::in_file(path, format!("cannot be used ({})", e.inner()))
-                .allowed("a manifest as the capture tool writes it");
-            if place == "." { error } else { error.at(place) }
+            InputError::in_file(path, format!("cannot be used ({})", e.inner()))
+                .at_field(e.path())
+                .allowed("a manifest as the capture tool writes it")
         })?;
         manifest.check(path)?;
         Ok(manifest)
@@ -247,6 +247,13 @@ impl EffectiveKnobs {
                 "num_gpu_blocks",
                 format!("{} blocks leave none for requests", self.num_gpu_blocks),
                 "at least 2: one is the null block",
+            );
+        }
+        if self.num_gpu_blocks > MAX_BLOCKS {
+            return wrong(
+                "num_gpu_blocks",
+                format!("{} blocks are too many", self.num_gpu_blocks),
+                &format!("at most {MAX_BLOCKS}"),
             );
         }
         if self

@@ -127,16 +127,6 @@ pub struct ScenarioArgs {
 }
 
 impl ScenarioArgs {
-    /// The command line that makes the results again.
-    fn command(&self, subcommand: &str) -> String {
-        let sets: Vec<String> = self.set.iter().map(|s| format!(" --set '{s}'")).collect();
-        format!(
-            "kneeboard {subcommand} {}{} -o DIR",
-            self.scenario.display(),
-            sets.concat()
-        )
-    }
-
     /// The resolved plan.
     ///
     /// # Errors

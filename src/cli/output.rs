@@ -8,10 +8,78 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use sha2::{Digest, Sha256};
 
-use crate::input::write_atomic;
+use crate::input::{InputError, TEMPORARY_PREFIX, prepare_output_folder, write_atomic};
 use crate::report::plot::{self, Plot};
 use crate::report::{Page, Table};
 use crate::scenario::Plan;
+
+/// What commands put into a result folder, beside `run-N`, `configurations`, `plots`.
+const RESULT_FILES: [&str; 10] = [
+    "checksums.txt",
+    "compare.json",
+    "compare.txt",
+    "fit.yaml",
+    "loads.csv",
+    "report.html",
+    "reproduce.md",
+    "resolved.yaml",
+    "sweep.csv",
+    "sweep.json",
+];
+
+/// Makes the folder ready for new results: with `overwrite` those of an earlier run go first, so that what is
+/// there afterwards is of one run. Anything else in the folder stays.
+///
+/// # Errors
+/// [`InputError`] when it is a file, is not empty without `overwrite`, or cannot be changed.
+pub(super) fn prepare(folder: &Path, overwrite: bool) -> Result<(), InputError> {
+    prepare_output_folder(folder, overwrite)?;
+    remove_results(folder).map_err(|e| {
+        InputError::in_file(folder, format!("earlier results cannot be removed ({e})"))
+            .allowed("name another folder with -o")
+    })
+}
+
+fn remove_results(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let (name, kind) = (entry.file_name(), entry.file_type()?);
+        let name = name.to_string_lossy();
+        if kind.is_dir() && is_result_folder(&name) {
+            fs::remove_dir_all(entry.path())?;
+        } else if kind.is_file() && (RESULT_FILES.contains(&&*name) || name.starts_with(TEMPORARY_PREFIX)) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn is_result_folder(name: &str) -> bool {
+    let is_run = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
+    name == "configurations" || name == "plots" || name.strip_prefix("run-").is_some_and(is_run)
+}
+
+/// The command line that makes a result folder, quoted for a shell.
+pub(super) fn command_line(subcommand: &str, scenario: &Path, set: &[String]) -> String {
+    let mut line = format!(
+        "kneeboard {subcommand} {}",
+        quoted(&scenario.display().to_string())
+    );
+    for value in set {
+        line += &format!(" --set {}", quoted(value));
+    }
+    line + " -o DIR"
+}
+
+/// As it is when a shell would take it as it is, in single quotes otherwise.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
 
 /// Writes text under its final name only when whole.
 pub(super) fn text(path: &Path, content: &str) -> anyhow::Result<()> {
@@ -45,8 +113,9 @@ pub(super) fn csv(folder: &Path, name: &str, table: &Table) -> anyhow::Result<()
 pub(super) fn seal(folder: &Path, command: &str, plan: &Plan) -> anyhow::Result<()> {
     let reproduce = format!(
         "# Reproduce\n\nMade by kneeboard {} from {}.\n\n```\n{command}\n```\n\n`resolved.yaml` holds every value \
-         that was used, defaults included; it is a scenario itself. The same scenario, seed and version give the \
-         same bytes, on any number of threads.\n",
+         that was used, defaults included; it is a scenario itself, whose relative paths start from the folder of \
+         the scenario above. The same scenario, seed and version give the same bytes, on any number of \
+         threads.\n",
         env!("CARGO_PKG_VERSION"),
         plan.origin()
     );

@@ -10,7 +10,7 @@ use super::sweep::{outcome_of, sweep, write_tables};
 use super::{Global, Outcome, output, overrides, print, progress};
 use crate::calibrate::dataset::Dataset;
 use crate::calibrate::{FitOptions, fit_steps};
-use crate::input::{InputError, prepare_output_folder};
+use crate::input::InputError;
 use crate::report::compare::{comparison_text, medians_table, runs_table};
 use crate::report::preflight_page::{Calibrated, preflight_page};
 use crate::report::sweep_page::{configurations_table, sweep_plots, verdict};
@@ -54,7 +54,7 @@ pub fn run(args: &PreflightArgs, global: &Global) -> anyhow::Result<Outcome> {
         .output_dir
         .clone()
         .unwrap_or_else(|| PathBuf::from(DEFAULT_OUTPUT));
-    prepare_output_folder(&folder, args.overwrite || args.output_dir.is_none())?;
+    output::prepare(&folder, args.overwrite || args.output_dir.is_none())?;
 
     let calibrated = match plan.dataset() {
         Some(dataset) => Some(calibrate(&dataset, &folder, global)?),
@@ -77,7 +77,7 @@ pub fn run(args: &PreflightArgs, global: &Global) -> anyhow::Result<Outcome> {
     output::report(&folder, &plan, &page, &plots)?;
     output::seal(
         &folder,
-        &format!("kneeboard preflight {} -o DIR", scenario.display()),
+        &output::command_line("preflight", &scenario, &args.set),
         &plan,
     )?;
 

@@ -8,7 +8,6 @@ use clap::Args;
 use super::stdout::WIDTH;
 use super::{Outcome, ScenarioArgs, output, print};
 use crate::explore::study::{Study, StudyError, StudyRun, summary_options};
-use crate::input::prepare_output_folder;
 use crate::metric::export::write_figures;
 use crate::metric::vllm_bench::{BenchInfo, BenchResult};
 use crate::record::bundle::{self, BundleParts};
@@ -46,7 +45,7 @@ pub struct SimulateArgs {
 pub fn run(args: &SimulateArgs) -> anyhow::Result<Outcome> {
     let plan = args.scenario.plan()?;
     let study = Study::of(plan)?;
-    prepare_output_folder(&args.output_dir, args.overwrite)?;
+    output::prepare(&args.output_dir, args.overwrite)?;
     let runs = study.runs().map_err(unwrap_input)?;
     let plan = study.plan();
     for (i, run) in runs.iter().enumerate() {
@@ -60,7 +59,11 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Outcome> {
     }
     let plots = distributions(plan, &runs);
     output::report(&args.output_dir, plan, &run_page(plan, &runs, &plots), &plots)?;
-    output::seal(&args.output_dir, &args.scenario.command("simulate"), plan)?;
+    output::seal(
+        &args.output_dir,
+        &output::command_line("simulate", &args.scenario.scenario, &args.scenario.set),
+        plan,
+    )?;
     print(&text(args, &runs)?)?;
     Ok(Outcome::Done)
 }

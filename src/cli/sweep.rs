@@ -12,7 +12,7 @@ use super::{Global, Outcome, ScenarioArgs, output, print, progress};
 use crate::explore::grid::{MOST_CONFIGURATIONS, Setting, combinations};
 use crate::explore::study::StudyError;
 use crate::explore::sweep::{Configuration, run_sweep};
-use crate::input::{InputError, prepare_output_folder};
+use crate::input::InputError;
 use crate::metric::export::write_json;
 use crate::report::sweep_page::{configurations_table, points_table, sweep_page, sweep_plots, verdict};
 use crate::scenario::{Machine, Plan};
@@ -59,13 +59,17 @@ pub struct SweepReport {
 /// [`InputError`] for a scenario that cannot be run; a simulation that cannot go on; I/O.
 pub fn run(args: &SweepArgs, global: &Global) -> anyhow::Result<Outcome> {
     let plan = args.scenario.plan()?;
-    prepare_output_folder(&args.output_dir, args.overwrite)?;
+    output::prepare(&args.output_dir, args.overwrite)?;
     let configurations = sweep(&plan, None, &args.output_dir, global)?;
     let plots = sweep_plots(&plan, &configurations);
     let page = sweep_page(&plan, &configurations, &plots);
     write_tables(&args.output_dir, &configurations)?;
     output::report(&args.output_dir, &plan, &page, &plots)?;
-    output::seal(&args.output_dir, &args.scenario.command("sweep"), &plan)?;
+    output::seal(
+        &args.output_dir,
+        &output::command_line("sweep", &args.scenario.scenario, &args.scenario.set),
+        &plan,
+    )?;
     let folder = format!("results: {}\n", args.output_dir.display());
     finish(&plan, configurations, args.json, &folder)
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::{Args, Subcommand};
 
 use super::{Outcome, ScenarioArgs, print};
@@ -52,7 +53,8 @@ pub fn run(command: &TraceCommand) -> anyhow::Result<Outcome> {
         TraceCommand::Synth(args) => {
             let trace = args.scenario.plan()?.trace(args.replication)?;
             match &args.output {
-                Some(path) => input::write_atomic(path, |w| csv::write_trace(&trace, w))?,
+                Some(path) => input::write_atomic(path, |w| csv::write_trace(&trace, w))
+                    .with_context(|| format!("{}: cannot be written", path.display()))?,
                 None => {
                     let mut out = Vec::new();
                     csv::write_trace(&trace, &mut out)?;

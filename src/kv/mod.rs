@@ -5,5 +5,9 @@ mod pool;
 mod prefix;
 pub mod sizing;
 
+/// The most KV blocks that an engine may have. Eight times what the largest GPUs of today hold in blocks of 16
+/// tokens; with prefix caching each block takes 40 bytes of the simulator's memory.
+pub const MAX_BLOCKS: u32 = 1 << 24;
+
 pub use pool::{BlockTable, KvCache};
 pub use prefix::{BlockKey, TokenStream};

@@ -235,7 +235,7 @@ pub fn best(configurations: &[Configuration]) -> Option<&Configuration> {
 /// The answer in a sentence, and what must be verified live before it is trusted.
 pub fn verdict(plan: &Plan, configurations: &[Configuration]) -> Vec<String> {
     let Some(best) = best(configurations) else {
-        return vec!["No configuration carries any load of the range at the SLO.".into()];
+        return without_capacity(configurations);
     };
     let Some(capacity) = best.capacity() else {
         return Vec::new();
@@ -254,6 +254,15 @@ pub fn verdict(plan: &Plan, configurations: &[Configuration]) -> Vec<String> {
     )];
     lines.extend(to_verify(capacity));
     lines
+}
+
+fn without_capacity(configurations: &[Configuration]) -> Vec<String> {
+    if !configurations.iter().any(Configuration::is_feasible) {
+        return vec!["No configuration can be run.".into()];
+    }
+    let searched = configurations.iter().any(|c| c.capacity().is_some());
+    let failed = searched.then(|| "No configuration carries any load of the range at the SLO.".into());
+    failed.into_iter().collect()
 }
 
 fn to_verify(capacity: &Capacity) -> Vec<String> {

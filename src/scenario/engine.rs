@@ -9,6 +9,7 @@ use super::schema::{Engine, EngineKind, Parallel, Scenario, System};
 use crate::engine::vllm::version::VERSIONS;
 use crate::engine::vllm::{Behaviour, Policy, VllmConfig};
 use crate::input::InputError;
+use crate::kv::MAX_BLOCKS;
 use crate::kv::sizing::{self, MemoryLedger, SizingKnobs};
 use crate::profile::{Accelerator, Model, Platform, catalog};
 
@@ -164,7 +165,6 @@ fn check_ranges(e: &Engine, behaviour: &Behaviour, blame: &Blame<'_>) -> Result<
         blame.count(&format!("system.engine.{name}"), value)?;
     }
     for (name, value) in [
-        ("num_gpu_blocks", e.num_gpu_blocks),
         ("long_prefill_token_threshold", e.long_prefill_token_threshold),
         ("num_lookahead_tokens", e.num_lookahead_tokens),
     ] {
@@ -181,6 +181,13 @@ fn check_ranges(e: &Engine, behaviour: &Behaviour, blame: &Blame<'_>) -> Result<
                 e.num_gpu_blocks.unwrap_or(0)
             ),
             "allowed: a whole number from 2",
+        ));
+    }
+    if let Some(n) = e.num_gpu_blocks.filter(|&n| n > MAX_BLOCKS) {
+        return Err(blame.error(
+            "system.engine.num_gpu_blocks",
+            format!("found {n}"),
+            format!("allowed: up to {MAX_BLOCKS}"),
         ));
     }
     if e.num_speculative_tokens.is_some_and(|k| k > u32::from(u8::MAX)) {

@@ -113,11 +113,22 @@ pub fn cluster(
             format!("allowed: 1 to {MAX_REPLICAS}"),
         ));
     }
+    let engine = &scenario.system.engine;
+    let blocks = u64::from(pool.groups) * u64::from(engine.num_gpu_blocks.unwrap_or(0));
+    if engine.enable_prefix_caching != Some(false) && blocks > MAX_CACHED_BLOCKS {
+        return Err(blame.error(
+            "cluster.pools.0.groups",
+            format!("{} replicas have {blocks} KV blocks", pool.groups),
+            format!("allowed with prefix caching: up to {MAX_CACHED_BLOCKS} in all"),
+        ));
+    }
     Ok(pool.groups)
 }
 
 /// Bounds the memory of a mistyped number.
 const MAX_REPLICAS: u32 = 100_000;
+/// With prefix caching every KV block of every replica takes 40 bytes of memory.
+const MAX_CACHED_BLOCKS: u64 = 1 << 26;
 
 /// Fills and checks `slo`.
 ///
@@ -177,6 +188,9 @@ pub fn slo(
     Ok(targets)
 }
 
+/// All repeats of a scenario are kept until they are written; more than this tells nothing new.
+const MAX_REPEATS: u32 = 1000;
+
 /// Fills and checks `measure`.
 ///
 /// # Errors
@@ -195,6 +209,13 @@ pub fn measure(
     let repeats = provenance.fill("measure.repeats", &mut m.repeats, Source::Default, 1);
     let blame = Blame { origin, provenance };
     blame.at_least_one("measure.repeats", Some(repeats))?;
+    if repeats > MAX_REPEATS {
+        return Err(blame.error(
+            "measure.repeats",
+            format!("found {repeats}"),
+            format!("allowed: 1 to {MAX_REPEATS}"),
+        ));
+    }
     if m.window == Some(zero) {
         return Err(blame.error(
             "measure.window",

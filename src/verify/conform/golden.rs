@@ -5,12 +5,14 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{CaseKind, CaseReport, Comparison, rules};
+use super::{CaseKind, CaseReport, Comparison, rules, within};
 use crate::engine::vllm::{Behaviour, Policy, VllmConfig, VllmEngine};
 use crate::engine::{Engine, StepPlan, StepResult};
 use crate::input::{InputError, first_existing, read_text};
+use crate::kv::MAX_BLOCKS;
 use crate::steptime::BatchShape;
 use crate::units::SimTime;
+use crate::workload::lengths::MAX_TOKENS;
 use crate::workload::trace::{Prefix, TraceRequest};
 
 #[derive(Debug, Deserialize)]
@@ -113,20 +115,15 @@ fn read_config(path: &Path) -> Result<Config, InputError> {
     let text = read_text(path)?;
     let mut json = serde_json::Deserializer::from_str(&text);
     serde_path_to_error::deserialize(&mut json)
-        .map_err(|e| InputError::in_file(path, e.inner().to_string()).at(e.path()))
+        .map_err(|e| InputError::in_file(path, e.inner().to_string()).at_field(e.path()))
 }
 
 fn engine_config(config: &Config, path: &Path) -> Result<VllmConfig, InputError> {
     let behaviour =
         Behaviour::of(&config.vllm).map_err(|e| InputError::in_file(path, e.to_string()).at("vllm"))?;
     let s = &config.scheduler;
-    let positive = |name: &str, value: u32| {
-        if value > 0 {
-            Ok(value)
-        } else {
-            Err(InputError::in_file(path, "is 0, but must be at least 1").at(name))
-        }
-    };
+    let within =
+        |name: &str, value: u32, most: u32| within(value, 1..=most, path, format!("scheduler.{name}"));
     if !(0.0..1.0).contains(&s.watermark) {
         return Err(
             InputError::in_file(path, format!("{} is not a share from 0 to below 1", s.watermark))
@@ -135,14 +132,14 @@ fn engine_config(config: &Config, path: &Path) -> Result<VllmConfig, InputError>
     }
     Ok(VllmConfig {
         async_scheduling: s.async_scheduling,
-        block_size: positive("scheduler.block_size", s.block_size)?,
+        block_size: within("block_size", s.block_size, MAX_TOKENS)?,
         enable_chunked_prefill: s.enable_chunked_prefill,
         enable_prefix_caching: s.enable_prefix_caching,
         long_prefill_token_threshold: s.long_prefill_token_threshold,
-        max_model_len: positive("scheduler.max_model_len", s.max_model_len)?,
-        max_num_batched_tokens: positive("scheduler.max_num_batched_tokens", s.max_num_batched_tokens)?,
-        max_num_seqs: positive("scheduler.max_num_seqs", s.max_num_seqs)?,
-        num_gpu_blocks: positive("scheduler.num_gpu_blocks", s.num_gpu_blocks)?,
+        max_model_len: within("max_model_len", s.max_model_len, MAX_TOKENS)?,
+        max_num_batched_tokens: within("max_num_batched_tokens", s.max_num_batched_tokens, MAX_TOKENS)?,
+        max_num_seqs: within("max_num_seqs", s.max_num_seqs, MAX_TOKENS)?,
+        num_gpu_blocks: within("num_gpu_blocks", s.num_gpu_blocks, MAX_BLOCKS)?,
         policy: s.policy,
         scheduler_reserve_full_isl: s.scheduler_reserve_full_isl,
         watermark: s.watermark,
@@ -160,8 +157,11 @@ fn read_trace(path: &Path) -> Result<Vec<TraceRequest>, InputError> {
         let line = format!("line {}", index + 2);
         let bad = |found: String| InputError::in_file(path, found).at(&line);
         let row = row.map_err(|e| bad(e.to_string()))?;
-        if row.input_tokens == 0 || row.output_tokens == 0 {
-            return Err(bad("has 0 input or output tokens; both must be at least 1".into()));
+        for (name, tokens) in [
+            ("input_tokens", row.input_tokens),
+            ("output_tokens", row.output_tokens),
+        ] {
+            within(tokens, 1..=MAX_TOKENS, path, format!("{line}, {name}"))?;
         }
         let arrival = SimTime(row.arrival_ns);
         if requests.last().is_some_and(|r| r.arrival > arrival) {
@@ -349,14 +349,14 @@ impl<'a> Replay<'a> {
 
     fn device_times(&mut self, plan: &StepPlan, duration: u64) -> (u64, u64) {
         if !self.asynchronous {
-            return (self.now, self.now + duration);
+            return (self.now, self.now.saturating_add(duration));
         }
         if plan.shape.is_empty() {
             let at = self.now.max(self.in_flight.back().map_or(0, |b| b.end));
             return (at, at);
         }
         let start = self.now.max(self.device_free);
-        self.device_free = start + duration;
+        self.device_free = start.saturating_add(duration);
         (start, self.device_free)
     }
 
@@ -384,9 +384,9 @@ impl<'a> Replay<'a> {
 impl Cost {
     fn of(&self, shape: &BatchShape) -> u64 {
         self.a
-            + self.b * u64::from(shape.prefill_tokens)
-            + self.c * u64::from(shape.decode_seqs)
-            + self.d * shape.decode_context_tokens
+            .saturating_add(self.b.saturating_mul(u64::from(shape.prefill_tokens)))
+            .saturating_add(self.c.saturating_mul(u64::from(shape.decode_seqs)))
+            .saturating_add(self.d.saturating_mul(shape.decode_context_tokens))
     }
 }
 

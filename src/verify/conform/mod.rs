@@ -8,6 +8,7 @@ mod capture;
 mod golden;
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -156,13 +157,34 @@ fn is_call_log_name(path: &Path) -> bool {
 /// Replays one case.
 ///
 /// # Errors
-/// [`InputError`] when the record cannot be read or is inconsistent in itself.
+/// [`InputError`] when the record cannot be read, is inconsistent in itself, or holds nothing to compare.
 pub fn replay(case: &Case) -> Result<CaseReport, InputError> {
-    match case.kind {
+    let report = match case.kind {
         CaseKind::Golden => golden::replay(&case.path),
         CaseKind::CallLog => call_log::replay(&case.path),
         CaseKind::Capture => capture::replay(&case.path),
+    }?;
+    // An empty record agrees with everything, which is no proof of anything.
+    if report.steps == 0 {
+        return Err(InputError::in_file(&case.path, "records no step").allowed("expected at least one"));
     }
+    Ok(report)
+}
+
+/// A recorded figure that the engine can take.
+fn within(
+    value: u32,
+    allowed: RangeInclusive<u32>,
+    path: &Path,
+    place: impl fmt::Display,
+) -> Result<u32, InputError> {
+    if allowed.contains(&value) {
+        return Ok(value);
+    }
+    let (from, to) = allowed.into_inner();
+    Err(InputError::in_file(path, format!("found {value}"))
+        .at(place)
+        .allowed(format!("allowed: a whole number from {from} to {to}")))
 }
 
 /// Compares recorded with produced figures and keeps the first difference.
