@@ -56,7 +56,11 @@ impl InputError {
     #[must_use]
     pub fn at_field(self, path: &serde_path_to_error::Path) -> Self {
         let place = path.to_string();
-        if place == "." { self } else { self.at(place) }
+        if matches!(place.as_str(), "." | "?") {
+            self
+        } else {
+            self.at(place)
+        }
     }
 
     /// Adds what is allowed or how to mend it.
@@ -149,16 +153,17 @@ fn read_text_limited(path: &Path, limit: u64) -> Result<String, InputError> {
         )
         .allowed("save it as UTF-8")
     })?;
-    let text = match text.strip_prefix('\u{feff}') {
+    Ok(match text.strip_prefix('\u{feff}') {
         Some(rest) => rest.to_owned(),
         None => text,
-    };
-    // The CSV reader counts lines wrongly where they end in two characters.
-    Ok(if text.contains("\r\n") {
-        text.replace("\r\n", "\n")
-    } else {
-        text
     })
+}
+
+/// The line, from 1, of a row of the CSV table `text`. Where lines end in two characters, the reader takes a row
+/// to begin between the two, one line too early.
+pub fn csv_line(text: &str, position: Option<&csv::Position>) -> u64 {
+    let two = text.find('\n').is_some_and(|end| text[..end].ends_with('\r'));
+    position.map_or(0, csv::Position::line) + u64::from(two)
 }
 
 /// The first of `names` that exists in `folder`, as a path.

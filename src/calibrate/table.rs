@@ -5,11 +5,12 @@ use std::str::FromStr;
 
 use csv::StringRecord;
 
-use crate::input::InputError;
+use crate::input::{InputError, csv_line};
 
 /// The columns of a table, found by name in its header. Further columns are ignored.
 pub(super) struct Table<'a> {
     path: &'a Path,
+    text: &'a str,
     reader: csv::Reader<&'a [u8]>,
     names: &'static [&'static str],
     places: Vec<usize>,
@@ -39,6 +40,7 @@ impl<'a> Table<'a> {
             .collect::<Result<_, _>>()?;
         Ok(Self {
             path,
+            text,
             reader,
             names,
             places,
@@ -55,7 +57,7 @@ impl<'a> Table<'a> {
         let mut record = StringRecord::new();
         loop {
             let more = self.reader.read_record(&mut record).map_err(|e| {
-                let line = e.position().map_or(0, csv::Position::line);
+                let line = csv_line(self.text, e.position());
                 InputError::in_file(self.path, format!("is not a readable CSV row ({e})"))
                     .at(format!("line {line}"))
             })?;
@@ -64,7 +66,7 @@ impl<'a> Table<'a> {
             }
             let row = Row {
                 path: self.path,
-                line: record.position().map_or(0, csv::Position::line),
+                line: csv_line(self.text, record.position()),
                 record: &record,
                 names: self.names,
                 places: &self.places,

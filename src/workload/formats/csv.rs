@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ::csv::{ReaderBuilder, StringRecord, Trim};
 
-use crate::input::{self, InputError};
+use crate::input::{self, InputError, csv_line};
 use crate::units::SimTime;
 use crate::workload::lengths::MAX_TOKENS;
 use crate::workload::trace::{Prefix, Trace, TraceRequest};
@@ -122,7 +122,7 @@ fn each_row(
 ) -> Result<(), InputError> {
     let mut reader = ReaderBuilder::new().trim(Trim::All).from_reader(text.as_bytes());
     let broken = |e: &::csv::Error| {
-        let line = e.position().map_or(1, ::csv::Position::line);
+        let line = csv_line(text, e.position()).max(1);
         let found = match e.kind() {
             ::csv::ErrorKind::UnequalLengths {
                 expected_len, len, ..
@@ -141,7 +141,7 @@ fn each_row(
         any = true;
         take(&Row {
             origin,
-            line: record.position().map_or(0, ::csv::Position::line),
+            line: csv_line(text, record.position()),
             header: &header,
             record: &record,
         })?;

@@ -137,6 +137,17 @@ fn what_is_no_log_is_refused() {
     }
 }
 
+#[test]
+fn a_record_that_cannot_be_read_does_not_lose_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    copy_tree(&golden("t01-one-request"), &dir.path().join("good"));
+    std::fs::write(dir.path().join("01_broken.json"), "{").unwrap();
+    let ended = run_line("conform {}", &[dir.path()]).with_code(2);
+    assert!(ended.stdout.contains("identical 3/3"), "{}", ended.stdout);
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    assert!(ended.stderr.contains("01_broken.json: EOF"), "{}", ended.stderr);
+}
+
 /// Replays a call log with one value changed.
 fn with_changed_log(change: impl FnOnce(&mut serde_json::Value)) -> Ended {
     let dir = tempfile::tempdir().unwrap();

@@ -158,7 +158,12 @@ fn check_summary(folder: &Path, summary: &serde_json::Value) {
     let end = seconds(&read("run.csv")[0], "t_end_ns");
     close(at("/duration_s"), end - 2.0);
     close(at("/slo/goodput_rps"), good as f64 / (end - 2.0));
-    close(at("/throughput/request_rps"), measured.len() as f64 / (end - 2.0));
+    // Throughput counts what ends in the window, whenever it came.
+    let ended = all
+        .iter()
+        .filter(|r| seconds(r, "t_last_token_ns") >= 2.0)
+        .count();
+    close(at("/throughput/request_rps"), ended as f64 / (end - 2.0));
     let sum = |column: &str| measured.iter().map(|r| number(r, column)).sum::<f64>();
     close(at("/tokens/input"), sum("input_tokens"));
     close(at("/tokens/output"), sum("output_tokens"));

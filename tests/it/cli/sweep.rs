@@ -91,18 +91,19 @@ fn a_sweep_keeps_the_order_of_its_axes_and_its_files_agree() {
     for (index, (configuration, row)) in configurations.iter().zip(&table).enumerate() {
         let single = json_file(&out.join(format!("configurations/{index:06}.json")));
         assert_eq!(&single, configuration);
-        assert_eq!(configuration["label"], row["configuration"].as_str());
+        assert_eq!(row["num_gpu_blocks"], settings[index].0.to_string());
+        assert_eq!(row["max_num_seqs"], settings[index].1.to_string());
         let outcome = &configuration["outcome"];
         if settings[index].0 == 1 {
             let reason = outcome["infeasible"].as_str().unwrap();
             assert!(reason.contains("no KV block is left"), "{reason}");
             assert!(row["remarks"].contains(reason), "{row:?}");
-            assert!(row["capacity at SLO (requests/s)"].is_empty());
+            assert!(row["capacity at SLO (req/s)"].is_empty());
             continue;
         }
         let capacity = &outcome["capacity"];
         close(
-            number(row, "capacity at SLO (requests/s)"),
+            number(row, "capacity at SLO (req/s)"),
             capacity["capacity_rps"].as_f64().unwrap(),
         );
         for point in capacity["points"].as_array().unwrap() {
