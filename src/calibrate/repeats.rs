@@ -100,6 +100,7 @@ pub fn spreads_of_repeats<'a>(
             metric,
             stat,
             spread: sum / f64::from(n),
+            traces: n,
         })
         .collect())
 }

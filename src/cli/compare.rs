@@ -7,9 +7,10 @@ use rayon::prelude::*;
 
 use super::stdout::WIDTH;
 use super::{Outcome, print};
+use crate::calibrate::repeats::spreads_of_repeats;
 use crate::calibrate::{Capture, read_captures};
 use crate::report::compare::comparison_text;
-use crate::steptime::fit_file::Fit;
+use crate::steptime::fit_file::{Fit, merge_repeats};
 use crate::verify::compare::{
     CaptureComparison, CompareReport, MachineModel, Skipped, compare, reason_to_skip,
 };
@@ -57,6 +58,8 @@ pub fn compare_all(
     fit: &Fit,
     fit_path: &std::path::Path,
 ) -> anyhow::Result<CompareReport> {
+    // How much real repeats differ is measured, not predicted: repeats among the compared captures tell it too.
+    let repeats = merge_repeats(&fit.repeats, &spreads_of_repeats(captures)?);
     let outcomes: Vec<anyhow::Result<Result<CaptureComparison, Skipped>>> = captures
         .par_iter()
         .map(|capture| {
@@ -67,7 +70,7 @@ pub fn compare_all(
                 }));
             }
             let model = MachineModel::of(fit, fit_path, capture)?;
-            Ok(Ok(compare(capture, &model, &fit.repeats)?))
+            Ok(Ok(compare(capture, &model, &repeats)?))
         })
         .collect();
     let mut report = CompareReport {

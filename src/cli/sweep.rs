@@ -59,6 +59,8 @@ pub struct SweepReport {
 /// [`InputError`] for a scenario that cannot be run; a simulation that cannot go on; I/O.
 pub fn run(args: &SweepArgs, global: &Global) -> anyhow::Result<Outcome> {
     let plan = args.scenario.plan()?;
+    // A fit that cannot be read is the scenario's fault, not that of one configuration.
+    plan.machine()?;
     output::prepare(&args.output_dir, args.overwrite)?;
     let configurations = sweep(&plan, None, &args.output_dir, global)?;
     let plots = sweep_plots(&plan, &configurations);
@@ -80,6 +82,8 @@ pub fn run(args: &SweepArgs, global: &Global) -> anyhow::Result<Outcome> {
 /// As [`run`].
 pub fn run_capacity(args: &CapacityArgs, global: &Global) -> anyhow::Result<Outcome> {
     let plan = args.scenario.plan()?;
+    // A fit that cannot be read is the scenario's fault, not that of one configuration.
+    plan.machine()?;
     if plan.capacity_rates().is_none() {
         return Err(InputError::new(plan.origin(), "asks for no capacity search")
             .at("sweep.search.capacity")

@@ -9,7 +9,7 @@
 //! | `token-times.csv` | a token of an imported request | request, instant in ns |
 //! | `run.csv` | the run | its end in ns |
 //!
-//! Together they are the whole [`RunRecord`]: [`read`] gives back what [`write()`] was given, so every figure
+//! Together they are the whole [`RunRecord`]: [`read()`] gives back what [`write()`] was given, so every figure
 //! can be rebuilt with another SLO or window. Steps and tokens can be left out to save space; then gaps and
 //! gauges are gone, and nothing else.
 

@@ -56,6 +56,27 @@ pub struct RepeatSpread {
     pub stat: String,
     /// (largest - smallest) / mean over the plays, averaged over the traces that were repeated.
     pub spread: f64,
+    /// Traces behind it.
+    pub traces: u32,
+}
+
+/// The spreads of two sets of repeats together, each trace counting once.
+pub fn merge_repeats(a: &[RepeatSpread], b: &[RepeatSpread]) -> Vec<RepeatSpread> {
+    let mut merged = a.to_vec();
+    for more in b {
+        match merged
+            .iter_mut()
+            .find(|m| m.metric == more.metric && m.stat == more.stat)
+        {
+            Some(m) => {
+                let (n, k) = (f64::from(m.traces), f64::from(more.traces));
+                m.spread = (m.spread * n + more.spread * k) / (n + k).max(1.0);
+                m.traces += more.traces;
+            }
+            None => merged.push(more.clone()),
+        }
+    }
+    merged
 }
 
 /// One parameter.

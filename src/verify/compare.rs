@@ -329,7 +329,6 @@ fn machine_speed(capture: &Capture, step_time: &dyn StepTime) -> Option<f64> {
 /// A figure beyond the repeats' spread, with the most likely of the causes that can be told from the run.
 fn describe_beyond(figure: &FigureComparison, run: &CaptureComparison) -> Option<BeyondRepeats> {
     let (rel_error, repeat_spread) = figure.beyond_repeats()?;
-    let percent = |x: f64| format!("{:+.1} %", 100.0 * x);
     let slower = run.machine_speed.map_or(0.0, |s| s - 1.0);
     let tail = matches!(figure.stat.as_str(), "p90" | "p99");
     let latency = figure.n.is_some() && figure.metric != "step_duration_s";
@@ -337,8 +336,9 @@ fn describe_beyond(figure: &FigureComparison, run: &CaptureComparison) -> Option
         "the run is saturated, and the figure lies in the band of a 3 % step-time error".to_owned()
     } else if slower.abs() > 0.02 {
         format!(
-            "the machine's steps took {} against the fit in this run",
-            percent(slower)
+            "the machine's steps took {:.1} % {} than the fit says in this run",
+            100.0 * slower.abs(),
+            if slower > 0.0 { "longer" } else { "less" }
         )
     } else if latency && figure.in_band() == Some(true) {
         "the figure lies in the band of a 3 % step-time error".to_owned()
