@@ -13,4 +13,4 @@ pub fn print(text: &str) -> io::Result<()> {
 }
 
 /// Columns that a table may take on the terminal; the cells of a wider one wrap.
-pub(super) const WIDTH: Option<u16> = Some(150);
+pub(super) const WIDTH: Option<u16> = Some(160);

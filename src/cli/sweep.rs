@@ -146,7 +146,10 @@ fn finish(
     let text = if json {
         serde_json::to_string_pretty(&SweepReport { configurations })? + "\n"
     } else {
-        let lines = verdict(plan, &configurations).join("\n");
+        let mut lines = verdict(plan, &configurations).join("\n");
+        for limitation in plan.limitations() {
+            lines += &format!("\nlimitation: {limitation}");
+        }
         format!(
             "{}\n\n{lines}\n{folder}",
             configurations_table(&configurations).terminal(WIDTH)

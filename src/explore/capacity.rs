@@ -32,12 +32,6 @@ impl Requirement {
             && mean(|r| r.attainment) >= self.attainment
             && mean(|r| r.error_rate) <= self.error_rate
     }
-
-    /// The seeds disagree on whether the load passes.
-    fn is_disputed(&self, point: &LoadPoint) -> bool {
-        let passing = point.runs.iter().filter(|r| self.run_passes(r)).count();
-        passing > 0 && passing < point.runs.len()
-    }
 }
 
 /// Where and how finely to search.
@@ -63,7 +57,8 @@ pub struct Capacity {
     pub fails_at_rps: Option<f64>,
     /// Every load that was run, by rate.
     pub points: Vec<LoadPoint>,
-    /// Where the seeds disagree on passing, and the boundary itself: to be verified live.
+    /// From the lowest load that some seed carries at most, to the highest that some seed first fails at: to be
+    /// verified live.
     pub slo_boundary_rps: Option<[f64; 2]>,
     /// Where latency begins to grow faster than load, up to saturation: to be verified live.
     pub knee: Option<Knee>,
@@ -188,6 +183,22 @@ fn beside_greatest_power(points: &[LoadPoint]) -> Vec<f64> {
         .collect()
 }
 
+/// The region of the boundary: where the mean over the seeds changes from passing to failing, widened to where
+/// each seed alone does.
+fn boundary_region(requirement: &Requirement, points: &[LoadPoint], (passes, fails): (f64, f64)) -> [f64; 2] {
+    let seeds = points.first().map_or(0, |p| p.runs.len());
+    let (mut low, mut high) = (passes, fails);
+    for seed in 0..seeds {
+        let carries = |p: &LoadPoint| p.runs.get(seed).is_some_and(|r| requirement.run_passes(r));
+        let first_failing = points.iter().position(|p| !carries(p));
+        let Some(at) = first_failing else { continue };
+        high = high.max(points[at].rate_rps);
+        // A seed that fails at the lowest load is known to lie below the range only.
+        low = low.min(points[at.saturating_sub(1)].rate_rps);
+    }
+    [low, high]
+}
+
 fn judge(requirement: &Requirement, points: Vec<LoadPoint>) -> Capacity {
     let (capacity_rps, fails_at_rps) = boundary(requirement, &points);
     let mut notes = Vec::new();
@@ -209,16 +220,9 @@ fn judge(requirement: &Requirement, points: Vec<LoadPoint>) -> Capacity {
     if capacity_rps.is_none() {
         notes.push("even the lowest load fails: search lower, or the SLO cannot be met at all".into());
     }
-    let disputed = points
-        .iter()
-        .filter(|p| requirement.is_disputed(p))
-        .map(|p| p.rate_rps);
-    let edges: Vec<f64> = disputed.chain(capacity_rps).chain(fails_at_rps).collect();
-    let slo_boundary_rps = (capacity_rps.is_some() && fails_at_rps.is_some()).then(|| {
-        edges.iter().fold([f64::INFINITY, 0.0], |[lo, hi]: [f64; 2], &r| {
-            [lo.min(r), hi.max(r)]
-        })
-    });
+    let slo_boundary_rps = capacity_rps
+        .zip(fails_at_rps)
+        .map(|ends| boundary_region(requirement, &points, ends));
     let knee = find_knee(&points);
     Capacity {
         capacity_rps,

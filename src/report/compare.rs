@@ -166,7 +166,8 @@ pub fn runs_table(captures: &[CaptureComparison]) -> Table {
             },
         ]);
     }
-    table.note = Some("machine: time of the recorded batches against the fit, stalls left out".into());
+    table.note = Some("machine: time that the recorded batches took over what the fit says (with the speed probe where the run has \
+         one), stalls left out; above 0 the machine was slower".into());
     table
 }
 

@@ -6,6 +6,7 @@ use super::fit_tables::fit_tables;
 use super::html::{Block, Page, Section};
 use super::plot::Plot;
 use super::sweep_page::{best, sweep_limitations, sweep_sections};
+use crate::engine::vllm::Policy;
 use crate::explore::sweep::Configuration;
 use crate::scenario::Plan;
 use crate::sim::HostTimes;
@@ -71,8 +72,9 @@ pub fn preflight_page(
 fn accuracy_section(c: &Calibrated, scatter: &Plot) -> Section {
     let mut blocks = vec![
         Block::Text(format!(
-            "Simulated runs beside {} measured runs of {} that the fit has not seen: their own arrivals and knobs, \
-             no figure of theirs used.",
+            "Simulated runs beside {} measured runs of {} that the fit has not seen: their own arrivals and knobs. Of \
+             their measurements the prediction uses the scheduling class of the process and, where there are any, \
+             the speed probes timed before and after the run; nothing that was timed in it.",
             c.comparison.captures.len(),
             c.dataset
         )),
@@ -106,45 +108,69 @@ fn fit_section(c: &Calibrated) -> Section {
 fn live_section(plan: &Plan, configurations: &[Configuration]) -> Option<Section> {
     let best = best(configurations)?;
     let plan = plan.with(&crate::explore::grid::overrides(&best.setting)).ok()?;
-    let e = plan.world(HostTimes::default()).engine;
-    let model = plan
-        .scenario
-        .system
-        .model
-        .clone()
-        .unwrap_or_else(|| "MODEL".into());
-    let onoff = |flag: &str, on: bool| {
-        if on {
-            format!("--{flag}")
-        } else {
-            format!("--no-{flag}")
-        }
-    };
-    let serve = format!(
-        "vllm serve {model} --max-num-seqs {} --max-num-batched-tokens {} --max-model-len {} --block-size {} {} {}",
-        e.max_num_seqs,
-        e.max_num_batched_tokens,
-        e.max_model_len,
-        e.block_size,
-        onoff("enable-prefix-caching", e.enable_prefix_caching),
-        onoff("enable-chunked-prefill", e.enable_chunked_prefill),
-    );
     let capacity = best.capacity()?;
     let rates: Vec<String> = [
         capacity.knee.map(|k| k.from_rps),
         capacity.slo_boundary_rps.map(|b| b[0]),
         capacity.slo_boundary_rps.map(|b| b[1]),
+        capacity.knee.and_then(|k| k.to_rps),
     ]
     .into_iter()
     .flatten()
     .map(|r| super::number::significant(r, 3))
     .collect();
-    let bench = format!(
-        "vllm bench serve --model {model} --request-rate RATE, at RATE = {}",
-        rates.join(", ")
-    );
+    let blocks = [
+        "Start the server as it was simulated (MODEL is the name it has there):".to_owned(),
+        serve_command(&plan),
+        format!(
+            "Offer it the same mix at these rates, from the knee to the boundary and past it: {} requests/s. \
+             `kneeboard trace synth` writes the requests that were simulated (arrival, lengths, prefixes, \
+             priorities) for a client that replays them; `vllm bench serve` with its own data set has other \
+             lengths and verifies another mix.",
+            rates.join(", ")
+        ),
+        format!(
+            "kneeboard trace synth {} --set load.arrival.rate=RATE -o trace.csv",
+            plan.origin()
+        ),
+    ];
     Some(Section {
         heading: "To run on the real machine".into(),
-        blocks: vec![Block::Text(serve), Block::Text(bench)],
+        blocks: blocks.into_iter().map(Block::Text).collect(),
     })
+}
+
+fn serve_command(plan: &Plan) -> String {
+    let e = plan.world(HostTimes::default()).engine;
+    let written = &plan.scenario.system;
+    let onoff = |flag: &str, on: bool| {
+        if on {
+            format!(" --{flag}")
+        } else {
+            format!(" --no-{flag}")
+        }
+    };
+    let mut command = format!(
+        "vllm serve MODEL --max-num-seqs {} --max-num-batched-tokens {} --max-model-len {} --block-size {}",
+        e.max_num_seqs, e.max_num_batched_tokens, e.max_model_len, e.block_size
+    );
+    command += &onoff("enable-prefix-caching", e.enable_prefix_caching);
+    command += &onoff("enable-chunked-prefill", e.enable_chunked_prefill);
+    command += &onoff("async-scheduling", e.async_scheduling);
+    if let Some(tp) = written.parallel.tp.filter(|&tp| tp > 1) {
+        command += &format!(" --tensor-parallel-size {tp}");
+    }
+    if plan.memory().is_none() {
+        command += &format!(" --num-gpu-blocks-override {}", e.num_gpu_blocks);
+    }
+    if e.long_prefill_token_threshold > 0 {
+        command += &format!(
+            " --long-prefill-token-threshold {}",
+            e.long_prefill_token_threshold
+        );
+    }
+    if e.policy == Policy::Priority {
+        command += " --scheduling-policy priority";
+    }
+    command
 }

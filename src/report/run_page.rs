@@ -97,7 +97,7 @@ pub fn extrapolation_note(shares: impl Iterator<Item = f64>) -> Option<String> {
     (largest > 0.0).then(|| {
         format!(
             "extrapolated: in up to {:.1} % of the steps the batch lies outside of what the step times were \
-             fitted to",
+             fitted to (the largest share of any load that was run, overload included)",
             100.0 * largest
         )
     })

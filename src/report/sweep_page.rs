@@ -12,6 +12,7 @@ use crate::explore::capacity::Capacity;
 use crate::explore::load::{LoadPoint, RunOutcome};
 use crate::explore::sweep::{Configuration, ConfigurationOutcome};
 use crate::scenario::Plan;
+use crate::units::SimDuration;
 
 /// A row a configuration: the value of each axis, then what was found.
 pub fn configurations_table(configurations: &[Configuration]) -> Table {
@@ -22,7 +23,7 @@ pub fn configurations_table(configurations: &[Configuration]) -> Table {
         .collect();
     columns.extend([
         Column::with_unit("capacity at SLO", "req/s"),
-        Column::with_unit("fails from", "req/s"),
+        Column::plain("attainment"),
         Column::with_unit("SLO boundary to verify", "req/s"),
         Column::with_unit("knee to verify", "req/s"),
         Column::with_unit("goodput", "req/s"),
@@ -43,8 +44,9 @@ pub fn configurations_table(configurations: &[Configuration]) -> Table {
         table.push(row);
     }
     table.note = Some(
-        "goodput, output and latencies at the capacity (or at the scenario's load), mean over the seeds; an open \
-         upper end of the knee means that no load of the range was saturated"
+        "attainment, goodput, output and latencies at the capacity (or at the scenario's load), mean over the seeds; \
+         goodput is a second of wall clock, and the arrivals that a seed draws are a little more or fewer than the \
+         rate says; an open upper end of the knee means that no load of the range was saturated"
             .into(),
     );
     table
@@ -72,7 +74,9 @@ fn row(configuration: &Configuration) -> Vec<Cell> {
     });
     let found = [
         capacity.and_then(|c| c.capacity_rps).into(),
-        capacity.and_then(|c| c.fails_at_rps).into(),
+        point
+            .and_then(|p| p.mean(|r| Some(r.attainment)))
+            .map_or(Cell::Absent, Cell::Share),
         capacity
             .and_then(|c| c.slo_boundary_rps)
             .map(|[lo, hi]| range(lo, Some(hi)))
@@ -192,6 +196,12 @@ pub fn sweep_plots(plan: &Plan, configurations: &[Configuration]) -> Vec<(&'stat
             .and_then(|k| Some((k.from_rps, k.to_rps?))),
         capacity_rps: capacity.and_then(|c| c.capacity_rps),
     };
+    // A target belongs on the percentile that it is asked at; on another one its line would mislead.
+    let at_p99 = |target: Option<SimDuration>| {
+        target
+            .filter(|_| plan.slo.attainment >= 0.99)
+            .map(|t| t.as_secs_f64())
+    };
     let throughput = |p: &LoadPoint| p.mean(|r| Some(r.output_tok_s));
     let latency = |name: &str, y: fn(&RunOutcome) -> Option<f64>, target_s| {
         let curves = curves(configurations, throughput, |p| p.mean(y));
@@ -206,20 +216,9 @@ pub fn sweep_plots(plan: &Plan, configurations: &[Configuration]) -> Vec<(&'stat
         ("goodput", goodput.plot()),
         (
             "throughput-ttft",
-            latency(
-                "TTFT p99",
-                |r| r.ttft_p99_s,
-                plan.slo.ttft.map(|t| t.as_secs_f64()),
-            ),
+            latency("TTFT p99", |r| r.ttft_p99_s, at_p99(plan.slo.ttft)),
         ),
-        (
-            "throughput-e2e",
-            latency(
-                "E2E mean",
-                |r| r.e2e_mean_s,
-                plan.slo.e2e.map(|t| t.as_secs_f64()),
-            ),
-        ),
+        ("throughput-e2e", latency("E2E mean", |r| r.e2e_mean_s, None)),
     ]
 }
 
@@ -252,8 +251,25 @@ pub fn verdict(plan: &Plan, configurations: &[Configuration]) -> Vec<String> {
         super::number::significant(carried, 3),
         slo_text(plan)
     )];
+    lines.extend(not_told_apart(best, configurations));
     lines.extend(to_verify(capacity));
     lines
+}
+
+/// Configurations whose capacity lies within the region in which the best one's is known.
+fn not_told_apart(best: &Configuration, configurations: &[Configuration]) -> Option<String> {
+    let low = best.capacity()?.slo_boundary_rps?[0];
+    let near: Vec<&str> = configurations
+        .iter()
+        .filter(|c| !std::ptr::eq(*c, best))
+        .filter(|c| {
+            c.capacity()
+                .and_then(|c| c.capacity_rps)
+                .is_some_and(|rate| rate >= low)
+        })
+        .map(|c| c.label.as_str())
+        .collect();
+    (!near.is_empty()).then(|| format!("These runs do not tell it apart from: {}.", near.join("; ")))
 }
 
 fn without_capacity(configurations: &[Configuration]) -> Vec<String> {
