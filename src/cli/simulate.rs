@@ -11,6 +11,7 @@ use crate::explore::study::{Study, StudyError, StudyRun, summary_options};
 use crate::metric::export::write_figures;
 use crate::metric::vllm_bench::{BenchInfo, BenchResult};
 use crate::record::bundle::{self, BundleParts};
+use crate::report::number::counted;
 use crate::report::run_page::{distributions, run_page};
 use crate::report::run_tables::summary_tables;
 use crate::scenario::Plan;
@@ -123,8 +124,10 @@ fn text(args: &SimulateArgs, runs: &[StudyRun]) -> anyhow::Result<String> {
     for (i, run) in runs.iter().enumerate() {
         let steps: usize = run.record.replicas.iter().map(|r| r.step_ends.len()).sum();
         text += &format!(
-            "Run {i}: {steps} steps on {} replicas\n\n",
-            run.record.replicas.len()
+            "Run {i}: {steps} steps on {}
+
+",
+            counted(run.record.replicas.len() as u64, "replica")
         );
         for table in summary_tables(&run.summary) {
             text += &table.terminal(WIDTH);

@@ -1,5 +1,6 @@
 //! What every figure of a report depends on.
 
+use super::number::counted;
 use crate::scenario::{Plan, StepTimeSource};
 use crate::units::SimDuration;
 
@@ -64,13 +65,13 @@ pub fn context(plan: &Plan) -> Vec<(String, String)> {
         (
             "measured",
             format!(
-                "warm-up {}, window {}, seed {}, {} repeats",
+                "warm-up {}, window {}, seed {}, {}",
                 plan.measure.warmup,
                 plan.measure
                     .window
                     .map_or_else(|| "to the end".into(), |w: SimDuration| w.to_string()),
                 plan.measure.seed,
-                plan.measure.repeats
+                counted(u64::from(plan.measure.repeats), "repeat")
             ),
         ),
     ];

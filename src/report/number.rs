@@ -55,6 +55,12 @@ fn with_commas(digits: &str) -> String {
     text
 }
 
+/// A count with its noun: `1 replica`, `3 replicas`.
+pub fn counted(n: u64, noun: &str) -> String {
+    let ending = if n == 1 { "" } else { "s" };
+    format!("{n} {noun}{ending}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
