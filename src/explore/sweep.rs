@@ -10,6 +10,7 @@ use super::grid::{Setting, label, overrides};
 use super::load::LoadPoint;
 use super::study::{Study, StudyError, outcome};
 use crate::scenario::{Machine, Plan};
+use crate::sim::SimError;
 
 /// What became of one configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -84,6 +85,9 @@ fn run_one(plan: &Plan, machine: Option<&Machine>, setting: &Setting) -> Result<
     let outcome = match study_one(plan, machine, setting) {
         Ok(outcome) => outcome,
         Err(StudyError::Input(reason)) => ConfigurationOutcome::Infeasible(reason.to_string()),
+        Err(StudyError::Sim(reason @ SimError::Stuck { .. })) => {
+            ConfigurationOutcome::Infeasible(reason.to_string())
+        }
         Err(other) => return Err(other),
     };
     Ok(Configuration {

@@ -95,8 +95,8 @@ pub fn figures_table(capture: &CaptureComparison) -> Table {
         "predicted",
         "error",
         "repeats differ",
-        "at -3 % step time",
-        "at +3 %",
+        "least at ±3 % step time",
+        "most",
     ];
     let title = format!("{} ({} requests)", capture.name, capture.requests);
     let mut table = Table::new(title, columns.map(Column::plain).to_vec());

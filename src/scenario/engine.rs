@@ -302,6 +302,16 @@ fn check_relations(e: &Engine, blame: &Blame<'_>) -> Result<(), InputError> {
             "every running request needs at least one token of the budget",
         ));
     }
+    let longest = e.max_model_len.unwrap_or(0);
+    if e.enable_chunked_prefill == Some(false) && budget < longest {
+        return Err(blame.error(
+            "system.engine.max_num_batched_tokens",
+            format!(
+                "{budget} is below max_model_len {longest} while chunked prefill is off, which vLLM refuses"
+            ),
+            "a prompt must fit in one step: raise it, lower max_model_len, or turn enable_chunked_prefill on",
+        ));
+    }
     if e.max_num_active_seqs.is_some_and(|n| n > seqs) {
         return Err(blame.error(
             "system.engine.max_num_active_seqs",

@@ -59,6 +59,17 @@ pub enum SimError {
         /// How many.
         unfinished: u32,
     },
+    /// Requests wait, but nothing that could run or arrive will ever make room for them.
+    #[error(
+        "at {at:?} {unfinished} requests wait for ever: the engine can schedule none of them and nothing is left to \
+         run or to arrive (a request that was preempted may have outgrown the token budget or the KV cache)"
+    )]
+    Stuck {
+        /// When.
+        at: SimTime,
+        /// How many.
+        unfinished: u32,
+    },
     /// Too many events at one instant.
     #[error("more than {limit} events at {at:?}: time does not advance")]
     ZeroTimeSpin {
@@ -77,8 +88,8 @@ enum Event {
     Send(RequestId),
 }
 
-/// Runs `trace` on the configured system until all work is done, the deadline has come, or what is left can
-/// never be scheduled (it stays [`Status::Unfinished`]).
+/// Runs `trace` on the configured system until all work is done or the deadline has come (what is not done by
+/// then stays [`Status::Unfinished`]).
 ///
 /// # Errors
 /// [`SimError`] when the run cannot go on.
@@ -227,22 +238,25 @@ impl<'a> World<'a> {
         self.ended.clear();
     }
 
-    /// A replica that is not waiting for an event of its own has been told by its engine that nothing fits and
-    /// nothing runs; anything else would be a lost wake-up.
+    /// When no event is left, all work must be done. A replica that waits for an event of its own has lost it; one
+    /// that does not has been told by its engine that nothing fits and nothing runs.
     fn check_nothing_is_lost(&self) -> Result<(), SimError> {
-        let lost = self.replicas.iter().any(Replica::is_waiting_for_event);
-        if lost || !self.unsent.is_empty() && self.replicas.iter().all(|r| !r.has_unfinished()) {
-            let unfinished = self
-                .requests
-                .iter()
-                .filter(|r| r.status == Status::Unfinished)
-                .count();
-            return Err(SimError::LostWakeUp {
-                at: self.kernel.now(),
-                unfinished: unfinished as u32,
-            });
+        let unfinished = self
+            .requests
+            .iter()
+            .filter(|r| r.status == Status::Unfinished)
+            .count() as u32;
+        if unfinished == 0 {
+            return Ok(());
         }
-        Ok(())
+        let at = self.kernel.now();
+        let stuck = self.replicas.iter().any(Replica::has_unfinished)
+            && !self.replicas.iter().any(Replica::is_waiting_for_event);
+        Err(if stuck {
+            SimError::Stuck { at, unfinished }
+        } else {
+            SimError::LostWakeUp { at, unfinished }
+        })
     }
 
     fn into_record(self) -> RunRecord {

@@ -88,7 +88,7 @@ pub struct FigureComparison {
     pub n: Option<u64>,
     /// Relative spread of this figure between real repeats of one trace, where the fit has seen repeats.
     pub repeat_spread: Option<f64>,
-    /// The figure with all step times 3 % shorter and 3 % longer, smaller value first.
+    /// Smallest and largest value of the figure with all step times 3 % shorter, as they are, and 3 % longer.
     pub step_time_band: Option<[f64; 2]>,
 }
 
@@ -182,8 +182,8 @@ impl StepTime for Scaled<'_> {
     }
 }
 
-/// Where in its accounting period the machine stood when the run began is not known: the prediction is the mean
-/// over this many evenly spread phases.
+/// Where in its accounting period the machine stood when the run began is not known: the run is simulated at this
+/// many evenly spread phases.
 const PHASES: u64 = 8;
 
 /// Half width of the step-time band.
@@ -215,10 +215,7 @@ pub fn compare(
                 .iter()
                 .find(|r| r.metric == a.metric && r.stat == a.stat)
                 .map(|r| r.spread),
-            step_time_band: fast[i]
-                .value
-                .zip(slow[i].value)
-                .map(|(f, s)| [f.min(s), f.max(s)]),
+            step_time_band: band([fast[i].value, p.value, slow[i].value]),
             metric: a.metric.to_owned(),
             stat: a.stat.to_owned(),
             actual: a.value,
@@ -249,30 +246,53 @@ pub fn compare(
     Ok(comparison)
 }
 
-/// The figures of the simulated run, averaged over the phases of the machine's stalls if it has any.
+/// The figures of the simulated run. Where the machine stalls, the run is played at several phases of its
+/// accounting period: latencies and step times of all plays are pooled, single figures averaged.
 fn predict(capture: &Capture, model: &MachineModel, factor: f64) -> Result<Vec<Figure>, CompareError> {
     let phases = if model.stall.is_some() { PHASES } else { 1 };
-    let mut runs = Vec::new();
+    let mut plays = Vec::new();
+    let mut pooled = RunRecord::default();
     for k in 0..phases {
         let stall = model.stall.map(|s| Stall {
             phase: SimDuration(s.period.0 / phases * k),
             ..s
         });
         let record = simulate(capture, model, stall, factor)?;
-        runs.push(figures(&Summary::of(&record, &SummaryOptions::default())));
+        plays.push(figures(&Summary::of(&record, &SummaryOptions::default())));
+        pool(&mut pooled, record);
     }
+    let together = figures(&Summary::of(&pooled, &SummaryOptions::default()));
     let mean = |i: usize| {
-        let values: Option<Vec<f64>> = runs.iter().map(|figures| figures[i].value).collect();
+        let values: Option<Vec<f64>> = plays.iter().map(|figures| figures[i].value).collect();
         values.map(|v| v.iter().sum::<f64>() / v.len() as f64)
     };
-    Ok(runs[0]
-        .iter()
+    Ok(together
+        .into_iter()
         .enumerate()
-        .map(|(i, figure)| Figure {
-            value: mean(i),
-            ..*figure
+        .map(|(i, figure)| {
+            if figure.n.is_some() {
+                figure
+            } else {
+                Figure {
+                    value: mean(i),
+                    ..figure
+                }
+            }
         })
         .collect())
+}
+
+/// Adds a play to the pool, as further replicas of one run.
+fn pool(pooled: &mut RunRecord, play: RunRecord) {
+    let replicas = pooled.replicas.len() as u32;
+    pooled
+        .requests
+        .extend(play.requests.into_iter().map(|mut request| {
+            request.replica += replicas;
+            request
+        }));
+    pooled.replicas.extend(play.replicas);
+    pooled.end = pooled.end.max(play.end);
 }
 
 /// The capture's arrivals on the capture's engine, with `stall` and with all step times multiplied by `factor`.
@@ -305,6 +325,18 @@ pub fn simulate(
         factor,
     };
     Ok(run(&config, &scaled, &capture.trace()?)?)
+}
+
+/// Smallest and largest of the values; `None` where one is missing.
+fn band(values: [Option<f64>; 3]) -> Option<[f64; 2]> {
+    let [a, b, c] = values;
+    let all = [a?, b?, c?];
+    Some(
+        all.iter()
+            .fold([f64::INFINITY, f64::NEG_INFINITY], |[lo, hi], &v| {
+                [lo.min(v), hi.max(v)]
+            }),
+    )
 }
 
 fn relative_error(predicted: Option<f64>, actual: Option<f64>) -> Option<f64> {

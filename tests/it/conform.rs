@@ -25,6 +25,8 @@ fn assert_all_identical(path: &Path, at_least: usize) {
 fn shipped_logs_are_identical() {
     assert_all_identical(&own_data("scheduler-golden"), 15);
     assert_all_identical(&own_data("scheduler-versions"), 52);
+    // Random knobs of five releases: speculation with prefix caching, tight memory, both policies.
+    assert_all_identical(&own_data("scheduler-random"), 80);
 }
 
 #[test]

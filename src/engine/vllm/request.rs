@@ -37,6 +37,8 @@ pub(super) struct Request {
     pub in_flight: u8,
     /// Those of them that will yield output.
     pub in_flight_samples: u8,
+    /// Its last scheduled tokens did not reach its last known token.
+    pub mid_prompt: bool,
     /// It was admitted before.
     pub admitted: bool,
     pub table: BlockTable,
@@ -61,6 +63,7 @@ impl Request {
             drafts: 0,
             in_flight: 0,
             in_flight_samples: 0,
+            mid_prompt: false,
             admitted: false,
             table: BlockTable::default(),
             stream: TokenStream::new(id, r.input_tokens, r.prefix),

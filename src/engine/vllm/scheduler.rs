@@ -3,6 +3,7 @@
 use super::config::{Policy, VllmConfig};
 use super::queue::{Rank, WaitingQueue};
 use super::request::{Request, State};
+use super::version::AdmissionPadding;
 use crate::engine::{Admission, Engine, Grant, Refusal, RequestId, StepPlan, StepResult};
 use crate::kv::KvCache;
 use crate::workload::trace::TraceRequest;
@@ -48,6 +49,22 @@ impl Budget {
         self.tokens += tokens;
         self.input += tokens + self.draft_slots;
     }
+}
+
+/// What the running pass of a call did, as far as admission depends on it.
+#[derive(Debug, Clone, Copy, Default)]
+struct RunningPass {
+    /// A running request was scheduled.
+    scheduled: bool,
+    /// One of those scheduled was in the middle of its prompt before.
+    mid_prompt: bool,
+}
+
+/// What is done with an admission of one token.
+enum Padding {
+    None,
+    Drafts(u32),
+    EndsAdmission,
 }
 
 impl VllmEngine {
@@ -130,7 +147,8 @@ impl VllmEngine {
     }
 
     /// The running list, completely (rules S10-S17).
-    fn schedule_running(&mut self, plan: &mut StepPlan, budget: &mut Budget, threshold: u32) {
+    fn schedule_running(&mut self, plan: &mut StepPlan, budget: &mut Budget, threshold: u32) -> RunningPass {
+        let mut pass = RunningPass::default();
         let lookahead = self.config.num_lookahead_tokens;
         let mut index = 0;
         while index < self.running.len() && !budget.is_spent() {
@@ -148,7 +166,7 @@ impl VllmEngine {
                 }
                 let victim = self.preempt_one(plan, budget, &mut index);
                 if victim == slot {
-                    return;
+                    return pass;
                 }
             }
             let r = &mut self.requests[slot as usize];
@@ -158,6 +176,7 @@ impl VllmEngine {
                 .saturating_sub(r.known() + r.placeholders)
                 .min(r.drafts);
             r.drafts = 0;
+            pass.mid_prompt |= r.mid_prompt;
             plan.grants.push(Grant {
                 id: r.id,
                 slot,
@@ -169,6 +188,8 @@ impl VllmEngine {
             budget.take(tokens);
             index += 1;
         }
+        pass.scheduled = !plan.grants.is_empty();
+        pass
     }
 
     /// Preempts one running request (rules S30-S32) and returns its slot.
@@ -219,7 +240,13 @@ impl VllmEngine {
 
     /// Admission from the waiting queue (rules S20-S29). Looked at only if nobody was preempted. Returns how
     /// many requests at the head were passed over.
-    fn schedule_waiting(&mut self, plan: &mut StepPlan, budget: &mut Budget, threshold: u32) -> usize {
+    fn schedule_waiting(
+        &mut self,
+        plan: &mut StepPlan,
+        budget: &mut Budget,
+        threshold: u32,
+        pass: RunningPass,
+    ) -> usize {
         let c = &self.config;
         let seats = match c.max_num_active_seqs {
             Some(active) if c.behaviour.has_max_num_active_seqs => active.min(c.max_num_seqs),
@@ -248,13 +275,17 @@ impl VllmEngine {
                 break;
             }
             let tokens = wanted.min(budget.cap());
-            let drafts = match self.padding_drafts(plan, tokens, known - cached) {
-                Some(drafts) if tokens + drafts > budget.cap() => break,
-                Some(drafts) => drafts,
-                None => 0,
+            let drafts = match self.padding(pass, cached, known - cached) {
+                Padding::None => 0,
+                Padding::Drafts(drafts) if tokens + drafts <= budget.cap() => drafts,
+                Padding::Drafts(_) | Padding::EndsAdmission => break,
             };
-            let slots =
-                (cached + tokens + drafts + self.config.num_lookahead_tokens).min(self.config.max_model_len);
+            let lookahead = if self.config.behaviour.lookahead_at_admission {
+                self.config.num_lookahead_tokens
+            } else {
+                0
+            };
+            let slots = (cached + tokens + drafts + lookahead).min(self.config.max_model_len);
             if !self.fits(known, slots) {
                 break;
             }
@@ -266,12 +297,24 @@ impl VllmEngine {
         place
     }
 
-    /// Dummy drafts for an admission of exactly one token, to keep a batch of decodes uniform (rule S27).
-    fn padding_drafts(&self, plan: &StepPlan, tokens: u32, missing: u32) -> Option<u32> {
-        let k = self.config.num_speculative_tokens;
-        let pads = self.config.behaviour.pads_single_token_admission && k > 0 && tokens == 1 && missing == 1;
-        let prefills = plan.grants.iter().any(|g| g.tokens > 1 + g.drafts);
-        (pads && !prefills).then_some(k)
+    /// Dummy drafts for an admission that needs exactly `missing` = 1 token (rule S27).
+    fn padding(&self, pass: RunningPass, cached: u32, missing: u32) -> Padding {
+        let (k, limit) = (self.config.num_speculative_tokens, self.config.max_model_len);
+        if k == 0 || missing != 1 || pass.mid_prompt {
+            return Padding::None;
+        }
+        match self.config.behaviour.admission_padding {
+            AdmissionPadding::BesideDecodes if pass.scheduled && cached + 1 + k > limit => {
+                Padding::EndsAdmission
+            }
+            AdmissionPadding::BesideDecodes if pass.scheduled => Padding::Drafts(k),
+            AdmissionPadding::BesideDecodesOrHits
+                if (pass.scheduled || cached > 0) && cached + 1 + k < limit =>
+            {
+                Padding::Drafts(k)
+            }
+            _ => Padding::None,
+        }
     }
 
     /// The KV blocks for an admission are there: the full-prompt gate, then this step's need with the
@@ -319,6 +362,7 @@ impl VllmEngine {
             r.computed += grant.tokens;
             grant.samples = r.computed >= r.known() + r.placeholders;
             r.in_flight += 1;
+            r.mid_prompt = !grant.samples;
             if grant.samples {
                 r.in_flight_samples += 1;
                 if self.config.async_scheduling {
@@ -367,9 +411,9 @@ impl Engine for VllmEngine {
             draft_slots: c.draft_slots,
         };
         let threshold = self.threshold();
-        self.schedule_running(plan, &mut budget, threshold);
+        let pass = self.schedule_running(plan, &mut budget, threshold);
         if plan.preempted.is_empty() {
-            let passed_over = self.schedule_waiting(plan, &mut budget, threshold);
+            let passed_over = self.schedule_waiting(plan, &mut budget, threshold, pass);
             if self.config.behaviour.skips_oversized_prompt {
                 self.waiting.reverse_head(passed_over);
             }

@@ -502,3 +502,44 @@ fn an_eagle_drafter_loses_the_last_matched_block() {
     b.step();
     assert_eq!(b.plan.admitted[0].cached_tokens, 48);
 }
+
+#[test]
+fn an_admission_of_one_token_is_padded_beside_decodes() {
+    // Prefix caching finds all but the last token of the second prompt (65 tokens, 4 full blocks).
+    let second_admission = |version: &str, running: bool| {
+        let mut b = Bench::new(VllmConfig {
+            enable_prefix_caching: true,
+            num_speculative_tokens: 2,
+            ..config(version, 2048, 100)
+        });
+        b.add_request(TraceRequest {
+            max_output_tokens: if running { 20 } else { 1 },
+            ..shared(65, 1)
+        });
+        b.step();
+        b.add_request(shared(65, 1));
+        b.step();
+        b.grants().last().copied()
+    };
+    for version in ["0.19.1", "0.22.1"] {
+        assert_eq!(
+            second_admission(version, true),
+            Some((1, 1)),
+            "{version} never pads"
+        );
+    }
+    for version in ["0.25.1", "0.28.0"] {
+        assert_eq!(second_admission(version, true), Some((1, 3)), "{version}");
+        assert_eq!(
+            second_admission(version, false),
+            Some((1, 1)),
+            "{version}: nothing decodes"
+        );
+    }
+    assert_eq!(second_admission("0.32.0", true), Some((1, 3)));
+    assert_eq!(
+        second_admission("0.32.0", false),
+        Some((1, 3)),
+        "the cached tokens are enough"
+    );
+}

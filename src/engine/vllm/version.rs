@@ -4,6 +4,21 @@
 
 use crate::input::nearest;
 
+/// Padding of an admission that needs exactly one token to 1 + K tokens, to keep a batch of decodes uniform for
+/// its captured graph (rule S27). It needs speculation, and a step in which no running request is in the middle
+/// of a prompt. Where 1 + K tokens exceed the budget, admission ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdmissionPadding {
+    /// None.
+    Never,
+    /// Only while a running request was scheduled in this step; admission ends where 1 + K tokens would pass
+    /// `max_model_len`.
+    BesideDecodes,
+    /// Also when the request comes with cached tokens; where 1 + K tokens and the next one would pass
+    /// `max_model_len` it is admitted without padding.
+    BesideDecodesOrHits,
+}
+
 /// How one vLLM release schedules. Each flag names a behaviour that at least one inspected release lacks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Behaviour {
@@ -31,8 +46,10 @@ pub struct Behaviour {
     pub threshold_exempts_lone_request: bool,
     /// `max_num_active_seqs` exists (rule S21).
     pub has_max_num_active_seqs: bool,
-    /// A waiting request that needs one token is padded with dummy drafts (rule S27).
-    pub pads_single_token_admission: bool,
+    /// When a waiting request that needs one token is padded with dummy drafts (rule S27).
+    pub admission_padding: AdmissionPadding,
+    /// Look-ahead slots are allocated at admission already (rule S17).
+    pub lookahead_at_admission: bool,
     /// Default of `gpu_memory_utilization`.
     pub gpu_memory_utilization: f64,
 }
@@ -49,7 +66,8 @@ const V0_11_0: Behaviour = Behaviour {
     unhashed_blocks_first: false,
     threshold_exempts_lone_request: false,
     has_max_num_active_seqs: false,
-    pads_single_token_admission: false,
+    admission_padding: AdmissionPadding::Never,
+    lookahead_at_admission: false,
     gpu_memory_utilization: 0.9,
 };
 const V0_13_0: Behaviour = Behaviour {
@@ -80,17 +98,19 @@ const V0_22_1: Behaviour = Behaviour {
 };
 const V0_25_1: Behaviour = Behaviour {
     version: "0.25.1",
+    admission_padding: AdmissionPadding::BesideDecodes,
+    lookahead_at_admission: true,
     has_watermark: true,
     unhashed_blocks_first: true,
     ..V0_22_1
 };
 const V0_28_0: Behaviour = Behaviour {
     version: "0.28.0",
-    pads_single_token_admission: true,
     ..V0_25_1
 };
 const V0_32_0: Behaviour = Behaviour {
     version: "0.32.0",
+    admission_padding: AdmissionPadding::BesideDecodesOrHits,
     any_earlier_victim_shifts_index: true,
     threshold_exempts_lone_request: true,
     has_max_num_active_seqs: true,

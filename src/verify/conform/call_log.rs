@@ -1,7 +1,7 @@
 //! Call logs: what vLLM's own scheduler of one version decided, call by call, with scripted tokens
 //! (vllm-semantics.md, section 8).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
 use serde::Deserialize;
@@ -320,13 +320,15 @@ impl<'a> Replay<'a> {
             self.names(self.engine.running_ids()),
             self.names(self.engine.waiting_ids()),
         );
-        let preempted = self.names(plan.preempted.iter().copied());
+        // vLLM hands out the preempted requests as a set.
+        let set = |names: &[String]| names.iter().cloned().collect::<BTreeSet<String>>();
+        let preempted = owned(&self.names(plan.preempted.iter().copied()));
         let c = &mut self.comparison;
         c.check(
             "preempted",
             rules::PREEMPTED,
-            call.preempted.as_slice(),
-            owned(&preempted).as_slice(),
+            &set(&call.preempted),
+            &set(&preempted),
         );
         c.check("new_or_resumed", rules::ADMITTED, &expected_new, &new);
         c.check("scheduled", rules::SCHEDULED, &expected_rows, &rows);
