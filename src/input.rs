@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 
 /// The largest text (after decompression) that any importer accepts, in bytes.
-pub const MAX_TEXT_BYTES: u64 = 2 << 30;
+pub const MAX_TEXT_BYTES: u64 = 256 << 20;
 
 /// Bad input from a user: one paragraph that says where, what was found, what is allowed and how to mend it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -143,6 +143,7 @@ impl CaptureManifest {
                 .at_field(e.path())
                 .allowed("a manifest as the capture tool writes it")
         })?;
+        json.end().map_err(|e| InputError::in_file(path, e.to_string()))?;
         manifest.check(path)?;
         Ok(manifest)
     }

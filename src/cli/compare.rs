@@ -12,7 +12,7 @@ use crate::calibrate::{Capture, read_captures};
 use crate::report::compare::comparison_text;
 use crate::steptime::fit_file::{Fit, merge_repeats};
 use crate::verify::compare::{
-    CaptureComparison, CompareReport, MachineModel, Skipped, compare, reason_to_skip,
+    CaptureComparison, CompareError, CompareReport, MachineModel, Skipped, compare, reason_to_skip,
 };
 
 /// Simulate captures' own arrivals and knobs and print predicted beside actual.
@@ -70,7 +70,7 @@ pub fn compare_all(
                 }));
             }
             let model = MachineModel::of(fit, fit_path, capture)?;
-            Ok(Ok(compare(capture, &model, &repeats)?))
+            Ok(Ok(compare(capture, &model, &repeats).map_err(unwrap_input)?))
         })
         .collect();
     let mut report = CompareReport {
@@ -84,4 +84,12 @@ pub fn compare_all(
         }
     }
     Ok(report)
+}
+
+/// An input error inside a comparison error is the user's to mend, and is reported as such.
+fn unwrap_input(error: CompareError) -> anyhow::Error {
+    match error {
+        CompareError::Input(e) => e.into(),
+        other => other.into(),
+    }
 }

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::stdout::complain;
 use super::{Outcome, print};
 use crate::input::InputError;
 use crate::verify::conform::{Case, CaseReport, find_cases, replay};
@@ -69,7 +70,7 @@ pub fn run(args: &ConformArgs) -> anyhow::Result<Outcome> {
     };
     print(&(text + "\n"))?;
     for error in &broken {
-        eprintln!("kneeboard: {error}");
+        complain(&format!("kneeboard: {error}"));
     }
     let all = report.identical_cases == report.cases.len();
     Ok(match (broken.is_empty(), all) {

@@ -159,7 +159,7 @@ pub fn main() -> ExitCode {
         Ok(outcome) => outcome,
         Err(e) if is_broken_pipe(&e) => Outcome::Done,
         Err(e) => {
-            eprintln!("kneeboard: {}", one_paragraph(&e));
+            stdout::complain(&format!("kneeboard: {}", one_paragraph(&e)));
             if e.downcast_ref::<InputError>().is_some() {
                 Outcome::BadInput
             } else {

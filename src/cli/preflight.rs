@@ -5,16 +5,17 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::compare::compare_all;
-use super::stdout::WIDTH;
+use super::stdout::{WIDTH, complain};
 use super::sweep::{outcome_of, sweep, write_tables};
 use super::{Global, Outcome, output, overrides, print, progress};
 use crate::calibrate::dataset::Dataset;
 use crate::calibrate::{FitOptions, fit_steps};
-use crate::input::InputError;
+use crate::input::{InputError, prepare_output_folder};
 use crate::report::compare::{comparison_text, medians_table, runs_table};
 use crate::report::preflight_page::{Calibrated, preflight_page};
 use crate::report::sweep_page::{configurations_table, sweep_plots, verdict};
-use crate::scenario::{Plan, machine};
+use crate::scenario::{Plan, StepTimeSource, machine};
+use crate::steptime::Fit;
 
 /// Scenario and result folder when none is named.
 const DEFAULT_SCENARIO: &str = "scenarios/preflight-cpu.yaml";
@@ -54,18 +55,28 @@ pub fn run(args: &PreflightArgs, global: &Global) -> anyhow::Result<Outcome> {
         .output_dir
         .clone()
         .unwrap_or_else(|| PathBuf::from(DEFAULT_OUTPUT));
-    output::prepare(&folder, args.overwrite || args.output_dir.is_none())?;
+    let overwrite = args.overwrite || args.output_dir.is_none();
+    prepare_output_folder(&folder, overwrite)?;
 
-    let calibrated = match plan.dataset() {
-        Some(dataset) => Some(calibrate(&dataset, &folder, global)?),
+    let fitted = match plan.dataset() {
+        Some(dataset) => {
+            refuse_other_step_times(&plan)?;
+            Some(fit_dataset(&dataset, global)?)
+        }
         None => {
             say(
                 global,
                 "the scenario names no calibration.dataset: no fit and no comparison are made",
             );
+            plan.machine()?;
             None
         }
     };
+    // Earlier results go only now that there are new ones.
+    output::prepare(&folder, overwrite)?;
+    let calibrated = fitted
+        .map(|(set, fit)| compare_holdout(set, fit, &folder))
+        .transpose()?;
     let machine = match &calibrated {
         Some(c) => Some(machine::of_fit(&c.fit, &folder.join(FIT_FILE))?),
         None => None,
@@ -95,8 +106,41 @@ pub fn run(args: &PreflightArgs, global: &Global) -> anyhow::Result<Outcome> {
 
 const FIT_FILE: &str = "fit.yaml";
 
-/// Fits the runs of role `fit` and compares the fit with those of role `holdout`.
-fn calibrate(dataset: &Path, folder: &Path, global: &Global) -> anyhow::Result<Calibrated> {
+/// A pre-flight with a data set runs on the fit that it makes: other step times would be ignored.
+fn refuse_other_step_times(plan: &Plan) -> Result<(), InputError> {
+    let refuse = |place: &str, found: &str| {
+        Err(InputError::new(plan.origin(), found).at(place).allowed(
+            "preflight fits the runs of calibration.dataset and sweeps on that fit; leave this out, or leave \
+             calibration out (--set calibration=null)",
+        ))
+    };
+    if matches!(plan.step_time_source, StepTimeSource::Linear(_)) {
+        return refuse(
+            "system.step_time",
+            "step times are stated beside a data set to fit them to",
+        );
+    }
+    let sets_step_time = |path: &str| {
+        [
+            "system.fit",
+            "system.step_time",
+            "system.model",
+            "system.accelerator",
+        ]
+        .iter()
+        .any(|p| path.starts_with(p))
+    };
+    match plan.axes().iter().find(|a| sets_step_time(&a.path)) {
+        Some(axis) => refuse(
+            &format!("sweep.axes.{}", axis.path),
+            "one fit cannot serve several of these",
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Fits the runs of role `fit`.
+fn fit_dataset(dataset: &Path, global: &Global) -> anyhow::Result<(Dataset, Fit)> {
     let set = Dataset::read(dataset)?;
     say(
         global,
@@ -114,14 +158,21 @@ fn calibrate(dataset: &Path, folder: &Path, global: &Global) -> anyhow::Result<C
     });
     bar.finish_and_clear();
     let fit = fit.map_err(|e| InputError::in_file(dataset, e.to_string()))?;
+    Ok((set, fit))
+}
+
+/// Writes the fit and compares it with the runs of role `holdout`.
+fn compare_holdout(set: Dataset, fit: Fit, folder: &Path) -> anyhow::Result<Calibrated> {
     let path = folder.join(FIT_FILE);
     let yaml = fit
         .to_yaml()
         .map_err(|e| anyhow::anyhow!("the fit cannot be written as YAML: {e}"))?;
     output::text(&path, &yaml)?;
     let comparison = compare_all(&set.holdout, &fit, &path)?;
-    let details = comparison_text(&comparison, WIDTH) + "\n";
-    output::text(&folder.join("compare.txt"), &details)?;
+    output::text(
+        &folder.join("compare.txt"),
+        &(comparison_text(&comparison, WIDTH) + "\n"),
+    )?;
     output::text(
         &folder.join("compare.json"),
         &(serde_json::to_string_pretty(&comparison)? + "\n"),
@@ -151,6 +202,6 @@ fn default_scenario() -> Result<PathBuf, InputError> {
 
 fn say(global: &Global, text: &str) {
     if !global.quiet {
-        eprintln!("{text}");
+        complain(text);
     }
 }

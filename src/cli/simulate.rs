@@ -8,6 +8,7 @@ use clap::Args;
 use super::stdout::WIDTH;
 use super::{Outcome, ScenarioArgs, output, print};
 use crate::explore::study::{Study, StudyError, StudyRun, summary_options};
+use crate::input::prepare_output_folder;
 use crate::metric::export::write_figures;
 use crate::metric::vllm_bench::{BenchInfo, BenchResult};
 use crate::record::bundle::{self, BundleParts};
@@ -46,8 +47,10 @@ pub struct SimulateArgs {
 pub fn run(args: &SimulateArgs) -> anyhow::Result<Outcome> {
     let plan = args.scenario.plan()?;
     let study = Study::of(plan)?;
-    output::prepare(&args.output_dir, args.overwrite)?;
+    prepare_output_folder(&args.output_dir, args.overwrite)?;
     let runs = study.runs().map_err(unwrap_input)?;
+    // Earlier results go only now that there are new ones.
+    output::prepare(&args.output_dir, args.overwrite)?;
     let plan = study.plan();
     for (i, run) in runs.iter().enumerate() {
         write_run(

@@ -14,3 +14,8 @@ pub fn print(text: &str) -> io::Result<()> {
 
 /// Columns that a table may take on the terminal; the cells of a wider one wrap.
 pub(super) const WIDTH: Option<u16> = Some(160);
+
+/// Writes a line to stderr; nothing is to be done where that cannot be written either.
+pub(super) fn complain(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}

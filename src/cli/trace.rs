@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 
 use super::{Outcome, ScenarioArgs, print};
-use crate::input;
+use crate::input::{self, InputError};
 use crate::workload::formats::csv;
 use crate::workload::trace::Trace;
 
@@ -36,6 +36,9 @@ pub struct SynthArgs {
     /// Output file; without it, stdout.
     #[arg(short, long)]
     output: Option<PathBuf>,
+    /// Replace the output file if it exists.
+    #[arg(long)]
+    overwrite: bool,
 }
 
 /// Runs the command.
@@ -51,6 +54,11 @@ pub fn run(command: &TraceCommand) -> anyhow::Result<Outcome> {
             }
         }
         TraceCommand::Synth(args) => {
+            if let Some(path) = args.output.as_ref().filter(|p| p.exists() && !args.overwrite) {
+                return Err(InputError::in_file(path, "exists")
+                    .allowed("name another file with -o, or give --overwrite to replace it")
+                    .into());
+            }
             let trace = args.scenario.plan()?.trace(args.replication)?;
             match &args.output {
                 Some(path) => input::write_atomic(path, |w| csv::write_trace(&trace, w))

