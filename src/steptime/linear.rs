@@ -30,9 +30,10 @@ pub struct LinearStepTime {
 
 impl StepTime for LinearStepTime {
     fn duration(&self, batch: &BatchShape) -> SimDuration {
-        let mut ps = self.step_ps;
+        // In 128 bits, so that nothing is cut short of the end of simulated time, where a run is refused.
+        let mut ps = u128::from(self.step_ps);
         let mut add = |coefficient: u64, count: u64| {
-            ps = ps.saturating_add(coefficient.saturating_mul(count));
+            ps = ps.saturating_add(u128::from(coefficient) * u128::from(count));
         };
         add(self.any_prefill_ps, u64::from(batch.prefill_seqs > 0));
         add(self.prefill_row_ps, u64::from(batch.prefill_seqs));
@@ -40,7 +41,8 @@ impl StepTime for LinearStepTime {
         add(self.prefill_context_token_ps, batch.prefill_token_context);
         add(self.decode_row_ps, u64::from(batch.decode_seqs));
         add(self.decode_context_token_ps, batch.decode_context_tokens);
-        SimDuration(ps.saturating_add(PICOS_PER_NANO / 2) / PICOS_PER_NANO)
+        let nanos = ps.saturating_add(u128::from(PICOS_PER_NANO / 2)) / u128::from(PICOS_PER_NANO);
+        SimDuration(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }
 

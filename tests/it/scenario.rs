@@ -249,9 +249,9 @@ fn a_window_decides_the_number_of_requests_when_none_is_given() {
     let many = plan("preflight-cpu.yaml", &["load.arrival.rate=20"])
         .trace(0)
         .unwrap();
-    // 130 s of warm-up and window; Poisson counts within four standard deviations.
-    assert!((few.requests.len() as f64 - 260.0).abs() < 4.0 * 260f64.sqrt());
-    assert!((many.requests.len() as f64 - 2600.0).abs() < 4.0 * 2600f64.sqrt());
+    // 250 s of warm-up and window; Poisson counts within four standard deviations.
+    assert!((few.requests.len() as f64 - 500.0).abs() < 4.0 * 500f64.sqrt());
+    assert!((many.requests.len() as f64 - 5000.0).abs() < 4.0 * 5000f64.sqrt());
     let lengths = |t: &kneeboard::workload::trace::Trace| {
         t.requests[..200]
             .iter()

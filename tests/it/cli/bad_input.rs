@@ -48,6 +48,24 @@ const CASES: &[(&str, &[&str])] = &[
     ),
     ("workload.synthetic.num_requests=50000000", &["arrivals"]),
     ("sweep.axes={system.engine.max_num_seq: [1]}", &["did you mean"]),
+    (
+        "sweep.axes={measure.seed: [1, 2, 1]}",
+        &["sweep.axes.measure.seed", "stands twice"],
+    ),
+    ("sweep.axes={question.decision: [a, b]}", &["changes no run"]),
+    (
+        "sweep={axes: {load.arrival.rate: [1, 2]}, search: {capacity: {rate: [1, 20]}}}",
+        &["sweep.axes.load.arrival.rate", "sets the rate itself"],
+    ),
+    (
+        "sweep.axes={system.engine.max_num_seqs: [1, 2], system.engine: [{version: \"0.32.0\", max_model_len: 4096}]}",
+        &["contains the axis"],
+    ),
+    (
+        "system.engine={version: \"0.32.0\", max_model_len: 4096, max_num_batched_tokens: 512, \
+         enable_chunked_prefill: false}",
+        &["max_num_batched_tokens", "chunked prefill is off"],
+    ),
 ];
 
 #[test]
@@ -195,4 +213,86 @@ fn a_killed_run_leaves_only_whole_files_and_can_be_run_again() {
     run_line("simulate {} -o {} --overwrite", &[&small, &out]).with_code(0);
     run_line("simulate {} -o {}", &[&small, &fresh]).with_code(0);
     assert_eq!(differences(&out, &fresh), [""; 0]);
+}
+
+/// A model of steps that take no time, or more than time holds, gives no results that look good.
+#[test]
+fn step_times_that_are_none_end_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.yaml");
+    std::fs::write(&path, MODEL).unwrap();
+    let out = dir.path().join("out");
+    for set in [
+        "system.step_time={step: 0.4ns}",
+        "system.step_time={step: 1ms, prefill_token: 5000h}",
+    ] {
+        let ended = ended(
+            kneeboard()
+                .args(["simulate"])
+                .arg(&path)
+                .arg("-o")
+                .arg(&out)
+                .args(["--set", set]),
+        );
+        assert_ne!(ended.code, Some(0), "{set}");
+        assert!(ended.stderr.contains("step"), "{set}: {}", ended.stderr);
+    }
+}
+
+/// A run that fails takes nothing away that an earlier one left.
+#[test]
+fn earlier_results_outlive_a_failed_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.yaml");
+    std::fs::write(&path, MODEL).unwrap();
+    let out = dir.path().join("out");
+    let simulate = |more: &[&str]| {
+        ended(
+            kneeboard()
+                .arg("simulate")
+                .arg(&path)
+                .arg("-o")
+                .arg(&out)
+                .args(more),
+        )
+    };
+    simulate(&[]).with_code(0);
+    let before = files(&out);
+    simulate(&[
+        "--overwrite",
+        "--set",
+        "workload.synthetic.lengths.fixed.input=5000",
+    ])
+    .with_code(2);
+    assert_eq!(files(&out), before);
+}
+
+/// The fit that preflight makes is the one it runs on; a scenario with other step times is not run on it unsaid.
+#[test]
+fn preflight_refuses_step_times_beside_a_data_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.yaml");
+    let dataset = repository("calibration/datasets/vllm-cpu");
+    std::fs::write(
+        &path,
+        format!("{MODEL}calibration: {{dataset: {}}}\n", dataset.display()),
+    )
+    .unwrap();
+    let out = dir.path().join("out");
+    ended(kneeboard().arg("preflight").arg(&path).arg("-o").arg(&out))
+        .with_code(2)
+        .refused(&["system.step_time", "calibration.dataset"]);
+}
+
+/// A damaged file of a capture is bad input for `compare` too.
+#[test]
+fn compare_refuses_damaged_token_times() {
+    let dir = tempfile::tempdir().unwrap();
+    copy_tree(&capture("holdout/prefix-on/r12"), dir.path());
+    let tokens = dir.path().join("tokens.jsonl.gz");
+    let bytes = std::fs::read(&tokens).unwrap();
+    std::fs::write(&tokens, &bytes[..bytes.len() / 2]).unwrap();
+    run_line("compare {} --fit {}", &[dir.path(), &fit_file()])
+        .with_code(2)
+        .refused(&["tokens.jsonl.gz", "gzip"]);
 }

@@ -279,8 +279,8 @@ fn overrides_take_effect_and_are_told_in_the_command_to_reproduce() {
 fn the_bench_scenarios_take_the_known_number_of_steps() {
     let dir = tempfile::tempdir().unwrap();
     for (name, replicas, steps) in [
-        ("b1-10k-1replica", 1, 85_564),
-        ("b2-100k-4replicas", 4, 1_328_067),
+        ("b1-10k-1replica", "1 replica", 85_564),
+        ("b2-100k-4replicas", "4 replicas", 1_328_067),
     ] {
         let scenario = repository("scenarios/bench").join(format!("{name}.yaml"));
         let out = dir.path().join(name);
@@ -288,7 +288,7 @@ fn the_bench_scenarios_take_the_known_number_of_steps() {
             .with_code(0)
             .stdout;
         assert!(
-            text.contains(&format!("{steps} steps on {replicas} replicas")),
+            text.contains(&format!("{steps} steps on {replicas}\n")),
             "{name}: {text}"
         );
     }
