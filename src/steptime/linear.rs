@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_coefficients_saturate() {
+    fn absurd_coefficients_are_added_exactly_and_end_with_time() {
         let model = LinearStepTime {
             step_ps: u64::MAX,
             decode_row_ps: u64::MAX,
@@ -107,6 +107,9 @@ mod tests {
         };
         let mut batch = BatchShape::default();
         batch.add_decode(1, 1);
-        assert_eq!(model.duration(&batch).as_nanos(), u64::MAX / 1000);
+        let exact = (2 * u128::from(u64::MAX) + 500) / 1000;
+        assert_eq!(u128::from(model.duration(&batch).as_nanos()), exact);
+        batch.decode_seqs = u32::MAX;
+        assert_eq!(model.duration(&batch).as_nanos(), u64::MAX);
     }
 }
