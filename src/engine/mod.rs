@@ -148,6 +148,10 @@ pub trait Engine: std::fmt::Debug + Send {
     /// the order in which they were made.
     fn commit(&mut self, plan: &StepPlan, result: &mut StepResult);
 
+    /// Ends a request that its client has given up, and frees what it holds; output under way is dropped. False
+    /// when the engine does not hold it.
+    fn abort(&mut self, id: RequestId) -> bool;
+
     /// Waiting or running requests exist.
     fn has_unfinished(&self) -> bool;
 

@@ -54,6 +54,9 @@ pub struct VllmConfig {
     pub adaptive_long_prefill_threshold: bool,
     /// Drafts per decode (rule S60); 0 = no speculation.
     pub num_speculative_tokens: u32,
+    /// Drafts by the number of requests scheduled in a step, for the next one (rule S64): (most requests, drafts)
+    /// in rising order; beyond the last entry, and where it is empty, `num_speculative_tokens`.
+    pub dynamic_speculation: Vec<(u32, u32)>,
     /// Slots reserved past the scheduled tokens (rule S17).
     pub num_lookahead_tokens: u32,
     /// Extra input-budget slots a scheduled request takes (rule S2).
@@ -83,6 +86,7 @@ impl VllmConfig {
             watermark: 0.0,
             adaptive_long_prefill_threshold: false,
             num_speculative_tokens: 0,
+            dynamic_speculation: Vec::new(),
             num_lookahead_tokens: 0,
             draft_slots: 0,
             eagle: false,
@@ -92,6 +96,14 @@ impl VllmConfig {
     /// KV blocks that requests can use (rule K10).
     pub fn usable_blocks(&self) -> u32 {
         self.num_gpu_blocks.saturating_sub(1)
+    }
+
+    /// Drafts that follow a step of `scheduled` requests (rule S64).
+    pub fn drafts_after(&self, scheduled: usize) -> u32 {
+        self.dynamic_speculation
+            .iter()
+            .find(|(most, _)| scheduled as u64 <= u64::from(*most))
+            .map_or(self.num_speculative_tokens, |(_, drafts)| *drafts)
     }
 
     /// Why a request could never be served by an engine of this configuration, however long it waited.

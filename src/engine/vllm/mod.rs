@@ -10,5 +10,5 @@ mod tests;
 pub mod version;
 
 pub use config::{Policy, VllmConfig};
-pub use scheduler::VllmEngine;
+pub use scheduler::{Pause, VllmEngine};
 pub use version::Behaviour;

@@ -2,14 +2,15 @@
 
 use super::request::State;
 use super::scheduler::VllmEngine;
-use crate::engine::{FinishReason, Grant, StepPlan, StepResult};
+use crate::engine::{FinishReason, Grant, RequestId, StepPlan, StepResult};
 
 impl VllmEngine {
     pub(super) fn take_output(&mut self, plan: &StepPlan, result: &mut StepResult) {
         result.clear();
+        let drafts = self.config.drafts_after(plan.grants.len());
         let mut left_running = false;
         for grant in &plan.grants {
-            left_running |= self.take_row(grant, result);
+            left_running |= self.take_row(grant, drafts, result);
         }
         if left_running {
             let requests = &self.requests;
@@ -21,7 +22,7 @@ impl VllmEngine {
     }
 
     /// Takes one row's outcome; true when its request leaves the running list.
-    fn take_row(&mut self, grant: &Grant, result: &mut StepResult) -> bool {
+    fn take_row(&mut self, grant: &Grant, drafts: u32, result: &mut StepResult) -> bool {
         let r = &mut self.requests[grant.slot as usize];
         r.in_flight -= 1;
         if r.state == State::Finished {
@@ -66,12 +67,26 @@ impl VllmEngine {
             self.kv.register(&mut r.table, &r.stream, valued);
         }
         if !self.config.async_scheduling {
-            r.drafts = self.config.num_speculative_tokens;
+            r.drafts = drafts;
         }
         let Some(reason) = stop else { return false };
         result.finished.push((r.id, reason));
         self.finish(grant.slot, running);
         running
+    }
+
+    /// Ends a request that its client has given up; output under way is dropped (rule S46). False when the engine
+    /// does not hold it.
+    pub(super) fn abort_request(&mut self, id: RequestId) -> bool {
+        let held = self.running.iter().copied().chain(self.waiting.iter());
+        let Some(slot) = held.into_iter().find(|&s| self.request(s).id == id) else {
+            return false;
+        };
+        let running = self.request(slot).state == State::Running;
+        self.finish(slot, running);
+        self.running.retain(|&s| s != slot);
+        self.unflushed = true;
+        true
     }
 
     fn finish(&mut self, slot: u32, running: bool) {

@@ -22,6 +22,19 @@ pub struct VllmEngine {
     /// Requests finished since the last schedule call, which the next one flushes.
     pub(super) unflushed: bool,
     watermark_blocks: u32,
+    pause: Pause,
+}
+
+/// What a paused engine still does (rule S7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pause {
+    /// Everything: it is not paused.
+    #[default]
+    None,
+    /// Running requests go on; nobody is admitted.
+    New,
+    /// Nothing is scheduled.
+    All,
 }
 
 /// What is left of a step's budgets (rule S2).
@@ -89,6 +102,7 @@ impl VllmEngine {
             unflushed: false,
             // Truncated like vLLM's int(); a fraction was validated to lie in 0..1.
             watermark_blocks: (watermark * f64::from(config.num_gpu_blocks)) as u32,
+            pause: Pause::None,
             config,
         }
     }
@@ -354,9 +368,15 @@ impl VllmEngine {
         self.running.push(slot);
     }
 
+    /// Stops or resumes admission and scheduling (rule S7).
+    pub fn set_pause(&mut self, pause: Pause) {
+        self.pause = pause;
+    }
+
     /// Advances the counters right after the schedule is built, before the device has run (rules S5, S53), and
     /// sums up the batch's shape.
     fn advance(&mut self, plan: &mut StepPlan) {
+        let drafts = self.config.drafts_after(plan.grants.len());
         for grant in &mut plan.grants {
             let r = &mut self.requests[grant.slot as usize];
             r.computed += grant.tokens;
@@ -367,7 +387,7 @@ impl VllmEngine {
                 r.in_flight_samples += 1;
                 if self.config.async_scheduling {
                     r.placeholders += 1 + grant.drafts;
-                    r.drafts = self.config.num_speculative_tokens;
+                    r.drafts = drafts;
                 }
             }
             let decode = grant.tokens == 1 + grant.drafts && grant.computed >= r.prompt;
@@ -410,9 +430,12 @@ impl Engine for VllmEngine {
             input: c.max_num_batched_tokens,
             draft_slots: c.draft_slots,
         };
+        if self.pause == Pause::All {
+            budget.tokens = 0;
+        }
         let threshold = self.threshold();
         let pass = self.schedule_running(plan, &mut budget, threshold);
-        if plan.preempted.is_empty() {
+        if plan.preempted.is_empty() && self.pause == Pause::None {
             let passed_over = self.schedule_waiting(plan, &mut budget, threshold, pass);
             if self.config.behaviour.skips_oversized_prompt {
                 self.waiting.reverse_head(passed_over);
@@ -426,6 +449,10 @@ impl Engine for VllmEngine {
 
     fn commit(&mut self, plan: &StepPlan, result: &mut StepResult) {
         self.take_output(plan, result);
+    }
+
+    fn abort(&mut self, id: RequestId) -> bool {
+        self.abort_request(id)
     }
 
     fn has_unfinished(&self) -> bool {

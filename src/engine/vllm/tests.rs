@@ -543,3 +543,50 @@ fn an_admission_of_one_token_is_padded_beside_decodes() {
         "the cached tokens are enough"
     );
 }
+
+#[test]
+fn an_aborted_request_frees_its_blocks_and_its_output_is_dropped() {
+    let mut b = asynchronous();
+    for _ in 0..3 {
+        b.add(10, 50);
+    }
+    let mut under_way = StepPlan::default();
+    b.engine.plan(&mut under_way);
+    assert!(b.engine.abort(1) && !b.engine.abort(1) && !b.engine.abort(7));
+    assert_eq!(b.engine.running_ids().collect::<Vec<_>>(), [0, 2]);
+    b.engine.commit(&under_way, &mut b.result);
+    assert_eq!(b.result.emitted, [(0, 1), (2, 1)], "S46");
+    assert!(b.engine.abort(0) && b.engine.abort(2));
+    assert_eq!((b.engine.free_blocks(), b.engine.has_unfinished()), (99, false));
+}
+
+#[test]
+fn a_paused_engine_admits_nobody_or_schedules_nothing() {
+    let mut b = Bench::new(config("0.32.0", 2048, 100));
+    b.add(10, 50);
+    b.step();
+    b.add(10, 50);
+    b.engine.set_pause(Pause::New);
+    assert_eq!(b.step(), [(0, 1)]);
+    b.engine.set_pause(Pause::All);
+    assert_eq!(b.step(), []);
+    b.engine.set_pause(Pause::None);
+    assert_eq!(b.step(), [(0, 1), (1, 10)]);
+}
+
+#[test]
+fn the_number_of_drafts_follows_the_number_of_scheduled_requests() {
+    let mut b = Bench::new(VllmConfig {
+        num_speculative_tokens: 1,
+        dynamic_speculation: vec![(1, 4), (2, 2)],
+        ..config("0.32.0", 2048, 100)
+    });
+    b.add(10, 50);
+    b.step();
+    b.add(10, 50);
+    // One request was scheduled before, so it has 4 drafts; two are scheduled now, so each has 2 in the next step.
+    assert_eq!(b.step(), [(0, 5), (1, 10)]);
+    b.add(10, 50);
+    assert_eq!(b.step(), [(0, 3), (1, 3), (2, 10)]);
+    assert_eq!(b.step(), [(0, 2), (1, 2), (2, 2)]);
+}
