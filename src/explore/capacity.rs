@@ -66,18 +66,20 @@ pub struct Capacity {
     pub notes: Vec<String>,
 }
 
-/// Finds the capacity. `run_load` runs one load with every seed.
+/// Finds the capacity. `run_load` runs one load with every seed; `None` says that this load cannot be run (its
+/// requests end within the warm-up, say): the search then goes on with the loads that can.
 ///
 /// # Errors
 /// The first error of `run_load`.
 pub fn find_capacity<E>(
     search: &Search,
     requirement: &Requirement,
-    mut run_load: impl FnMut(f64) -> Result<LoadPoint, E>,
+    mut run_load: impl FnMut(f64) -> Result<Option<LoadPoint>, E>,
 ) -> Result<Capacity, E> {
     let mut points: Vec<LoadPoint> = Vec::new();
     for rate in ladder(search) {
-        points.push(run_load(rate)?);
+        let Some(point) = run_load(rate)? else { break };
+        points.push(point);
     }
     narrow(search.precision, &mut points, &mut run_load, |points| {
         let (passes, fails) = boundary(requirement, points);
@@ -91,14 +93,15 @@ pub fn find_capacity<E>(
     )?;
     for _ in 0..PEAK_ROUNDS {
         for rate in beside_greatest_power(&points) {
-            insert(&mut points, run_load(rate)?);
+            points.extend(run_load(rate)?);
         }
+        points.sort_by(|a, b| a.rate_rps.total_cmp(&b.rate_rps));
     }
     if let Some(fails_at) = boundary(requirement, &points).1 {
         // One load well past the boundary shows the overload, if the ladder did not already.
         let beyond = 1.25 * fails_at;
         if points.last().is_some_and(|p| p.rate_rps < beyond) {
-            insert(&mut points, run_load(beyond)?);
+            points.extend(run_load(beyond)?);
         }
     }
     Ok(judge(requirement, points))
@@ -138,7 +141,7 @@ const PEAK_ROUNDS: u32 = 2;
 fn narrow<E>(
     precision: f64,
     points: &mut Vec<LoadPoint>,
-    run_load: &mut impl FnMut(f64) -> Result<LoadPoint, E>,
+    run_load: &mut impl FnMut(f64) -> Result<Option<LoadPoint>, E>,
     ends: impl Fn(&[LoadPoint]) -> Option<(f64, f64)>,
 ) -> Result<(), E> {
     // Halving 40 times resolves any two rates; the bound only guards against a precision of 0.
@@ -149,14 +152,13 @@ fn narrow<E>(
         if high - low <= precision * low {
             return Ok(());
         }
-        insert(points, run_load((low * high).sqrt())?);
+        let Some(point) = run_load((low * high).sqrt())? else {
+            return Ok(());
+        };
+        let at = points.partition_point(|p| p.rate_rps < point.rate_rps);
+        points.insert(at, point);
     }
     Ok(())
-}
-
-fn insert(points: &mut Vec<LoadPoint>, point: LoadPoint) {
-    let at = points.partition_point(|p| p.rate_rps < point.rate_rps);
-    points.insert(at, point);
 }
 
 /// The load before the first saturated one, and that one.
@@ -271,7 +273,10 @@ mod tests {
     }
 
     fn search(attainment: impl Fn(f64) -> f64) -> Capacity {
-        find_capacity::<Infallible>(&SEARCH, &NEED, |r| Ok(point(r, &[attainment(r)], 1.0, false))).unwrap()
+        find_capacity::<Infallible>(&SEARCH, &NEED, |r| {
+            Ok(Some(point(r, &[attainment(r)], 1.0, false)))
+        })
+        .unwrap()
     }
 
     #[test]
@@ -321,10 +326,20 @@ mod tests {
         let c = find_capacity::<Infallible>(&SEARCH, &NEED, |r| {
             // One seed fails from 8 req/s, the other from 20; their mean fails from 8.
             let at = |limit: f64| if r < limit { 1.0 } else { 0.0 };
-            Ok(point(r, &[at(8.0), at(20.0)], 1.0, false))
+            Ok(Some(point(r, &[at(8.0), at(20.0)], 1.0, false)))
         })
         .unwrap();
         let [lo, hi] = c.slo_boundary_rps.unwrap();
         assert!(lo < 8.0 && hi >= 16.0, "{lo} {hi}");
+    }
+
+    #[test]
+    fn a_load_that_cannot_be_run_does_not_lose_the_others() {
+        let c = find_capacity::<Infallible>(&SEARCH, &NEED, |r| {
+            Ok((r < 20.0).then(|| point(r, &[if r < 9.0 { 1.0 } else { 0.0 }], 1.0, false)))
+        })
+        .unwrap();
+        assert!(c.capacity_rps.unwrap() < 9.0 && c.fails_at_rps.unwrap() >= 9.0);
+        assert!(c.points.iter().all(|p| p.rate_rps < 20.0));
     }
 }

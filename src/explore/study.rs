@@ -188,7 +188,27 @@ impl Study {
             ladder: LADDER,
             precision: PRECISION,
         };
-        find_capacity(&search, &requirement(&self.plan.slo), |rate| self.at_rate(rate))
+        let (mut ran, mut refused) = (false, None);
+        let mut capacity = find_capacity(&search, &requirement(&self.plan.slo), |rate| {
+            match self.at_rate(rate) {
+                Ok(point) => {
+                    ran = true;
+                    Ok(Some(point))
+                }
+                // The first load tells whether the configuration can be run at all.
+                Err(StudyError::Input(reason)) if ran => {
+                    refused.get_or_insert((rate, reason));
+                    Ok(None)
+                }
+                Err(other) => Err(other),
+            }
+        })?;
+        if let Some((rate, reason)) = refused {
+            capacity
+                .notes
+                .push(format!("{rate:.3} req/s cannot be run ({reason})"));
+        }
+        Ok(capacity)
     }
 }
 
