@@ -8,4 +8,4 @@ pub mod model;
 pub use accelerator::{Accelerator, Platform};
 pub use catalog::Profile;
 pub use figure::{Figure, FigureRow};
-pub use model::Model;
+pub use model::{Mla, Model, Moe, Window};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::figure::{Figure, FigureRow};
 
-/// One model. Only dense decoders with full (MHA, GQA or MQA) attention so far.
+/// One model: a decoder with full, sliding-window or latent attention and dense or mixture-of-experts layers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
@@ -45,6 +45,67 @@ pub struct Model {
     pub kv_bytes: Figure<u32>,
     /// Input and output embedding are one matrix.
     pub tied_embeddings: Figure<bool>,
+    /// Parameters that one token uses; absent for dense models.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active_parameters: Option<Figure<u64>>,
+    /// Mixture of experts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moe: Option<Moe>,
+    /// Multi-head latent attention.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mla: Option<Mla>,
+    /// Layers that attend to the last positions only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Window>,
+}
+
+/// Mixture of experts: which layers have experts, how many, how large.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Moe {
+    /// Routed experts of a layer.
+    pub experts: Figure<u32>,
+    /// Routed experts that a token uses.
+    pub experts_per_token: Figure<u32>,
+    /// Width of one routed expert.
+    pub intermediate: Figure<u32>,
+    /// Experts that every token uses.
+    pub shared_experts: Figure<u32>,
+    /// Width of all shared experts together; 0 without any.
+    pub shared_intermediate: Figure<u32>,
+    /// Dense layers before the first layer with experts.
+    pub first_dense_layers: Figure<u32>,
+    /// Of the layers after those, every how many-th has experts (1 = all).
+    pub every: Figure<u32>,
+    /// Bytes of one weight of a routed expert, where it differs from `weight_bytes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expert_weight_bytes: Option<Figure<f64>>,
+}
+
+/// Multi-head latent attention: one compressed vector a token in the cache.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Mla {
+    /// Rank of the query's compression; 0 = none.
+    pub q_lora_rank: Figure<u32>,
+    /// Rank of the latent vector in the cache.
+    pub kv_lora_rank: Figure<u32>,
+    /// Width of a head's part without position.
+    pub qk_nope_head_dim: Figure<u32>,
+    /// Width of the part with position, shared by all heads.
+    pub qk_rope_head_dim: Figure<u32>,
+    /// Width of a head's value.
+    pub v_head_dim: Figure<u32>,
+}
+
+/// Sliding-window (or chunked) attention.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Window {
+    /// Positions that a windowed layer attends to.
+    pub tokens: Figure<u32>,
+    /// One layer in this many has full attention; 0 = none has.
+    pub full_every: Figure<u32>,
 }
 
 /// The word `model`.
@@ -58,7 +119,7 @@ pub enum ModelKind {
 impl Model {
     /// Every figure, in the order of the file.
     pub fn figures(&self) -> Vec<FigureRow<'_>> {
-        vec![
+        let mut rows = vec![
             self.parameters.row("parameters"),
             self.layers.row("layers"),
             self.hidden.row("hidden"),
@@ -71,7 +132,83 @@ impl Model {
             self.weight_bytes.row("weight_bytes"),
             self.kv_bytes.row("kv_bytes"),
             self.tied_embeddings.row("tied_embeddings"),
-        ]
+        ];
+        rows.extend(
+            self.active_parameters
+                .as_ref()
+                .map(|f| f.row("active_parameters")),
+        );
+        if let Some(moe) = &self.moe {
+            rows.extend([
+                moe.experts.row("moe.experts"),
+                moe.experts_per_token.row("moe.experts_per_token"),
+                moe.intermediate.row("moe.intermediate"),
+                moe.shared_experts.row("moe.shared_experts"),
+                moe.shared_intermediate.row("moe.shared_intermediate"),
+                moe.first_dense_layers.row("moe.first_dense_layers"),
+                moe.every.row("moe.every"),
+            ]);
+            rows.extend(
+                moe.expert_weight_bytes
+                    .as_ref()
+                    .map(|f| f.row("moe.expert_weight_bytes")),
+            );
+        }
+        if let Some(mla) = &self.mla {
+            rows.extend([
+                mla.q_lora_rank.row("mla.q_lora_rank"),
+                mla.kv_lora_rank.row("mla.kv_lora_rank"),
+                mla.qk_nope_head_dim.row("mla.qk_nope_head_dim"),
+                mla.qk_rope_head_dim.row("mla.qk_rope_head_dim"),
+                mla.v_head_dim.row("mla.v_head_dim"),
+            ]);
+        }
+        if let Some(window) = &self.window {
+            rows.extend([
+                window.tokens.row("window.tokens"),
+                window.full_every.row("window.full_every"),
+            ]);
+        }
+        rows
+    }
+
+    /// Layers with experts.
+    pub fn moe_layers(&self) -> u32 {
+        self.moe.as_ref().map_or(0, |m| {
+            self.layers.value.saturating_sub(m.first_dense_layers.value) / m.every.value.max(1)
+        })
+    }
+
+    /// Layers that attend to a window only.
+    pub fn windowed_layers(&self) -> u32 {
+        self.window.as_ref().map_or(0, |w| match w.full_every.value {
+            0 => self.layers.value,
+            every => self.layers.value - self.layers.value / every,
+        })
+    }
+
+    /// Weights of one layer's attention, all ranks together.
+    pub fn attention_parameters_per_layer(&self) -> u64 {
+        let h = u64::from(self.hidden.value);
+        let heads = u64::from(self.heads.value);
+        if let Some(mla) = &self.mla {
+            let [q, kv, nope, rope, v] = [
+                &mla.q_lora_rank,
+                &mla.kv_lora_rank,
+                &mla.qk_nope_head_dim,
+                &mla.qk_rope_head_dim,
+                &mla.v_head_dim,
+            ]
+            .map(|f| u64::from(f.value));
+            let query = if q == 0 {
+                h * heads * (nope + rope)
+            } else {
+                h * q + q * heads * (nope + rope)
+            };
+            return query + h * (kv + rope) + kv * heads * (nope + v) + heads * v * h;
+        }
+        let head_dim = u64::from(self.head_dim.value);
+        2 * h * head_dim * (heads + u64::from(self.kv_heads.value))
     }
 
     /// Bytes of all weights.
@@ -83,11 +220,14 @@ impl Model {
     /// out. Used to catch a mistyped profile.
     pub fn parameters_from_dimensions(&self) -> u64 {
         let (h, inter) = (u64::from(self.hidden.value), u64::from(self.intermediate.value));
-        let head_dim = u64::from(self.head_dim.value);
-        let q = u64::from(self.heads.value) * head_dim;
-        let kv = u64::from(self.kv_heads.value) * head_dim;
-        let layer = h * q * 2 + h * kv * 2 + 3 * h * inter;
+        let moe_layers = u64::from(self.moe_layers());
+        let dense = (u64::from(self.layers.value) - moe_layers) * 3 * h * inter;
+        let experts = self.moe.as_ref().map_or(0, |m| {
+            let routed = u64::from(m.experts.value) * 3 * h * u64::from(m.intermediate.value);
+            let router = h * u64::from(m.experts.value);
+            moe_layers * (routed + router + 3 * h * u64::from(m.shared_intermediate.value))
+        });
         let embeddings = h * u64::from(self.vocab.value) * if self.tied_embeddings.value { 1 } else { 2 };
-        u64::from(self.layers.value) * layer + embeddings
+        u64::from(self.layers.value) * self.attention_parameters_per_layer() + dense + experts + embeddings
     }
 }
