@@ -178,7 +178,7 @@ pub(super) fn usable_steps(capture: &Capture) -> RunSteps {
     let mut run = RunSteps::default();
     for step in &capture.steps {
         if !step.batch.is_empty() && !stalls::is_stalled(step) && step.duration_s() > 0.0 {
-            run.batches.push(step.batch);
+            run.batches.push(step.batch.clone());
             run.seconds.push(step.duration_s());
         }
     }

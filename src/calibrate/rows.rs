@@ -300,7 +300,7 @@ pub(super) fn read_steps(
 }
 
 fn parse_step(row: &Row<'_>, requests: &[CaptureRequest]) -> Result<CaptureStep, InputError> {
-    let step = CaptureStep {
+    let mut step = CaptureStep {
         t_start_s: row.seconds("t_start_s")?,
         t_end_s: row.seconds("t_end_s")?,
         schedule_s: row.seconds("schedule_s")?,
@@ -320,6 +320,7 @@ fn parse_step(row: &Row<'_>, requests: &[CaptureRequest]) -> Result<CaptureStep,
             decode_seqs: row.count("decode_seqs", MAX_BATCH_ROWS)?,
             decode_tokens: row.count("decode_tokens", MAX_TOKENS)?,
             decode_context_tokens: row.integer("decode_context_tokens")?,
+            ..BatchShape::default()
         },
         free_blocks: row.integer("free_blocks")?,
         preempted: row.integer("preempted")?,
@@ -343,12 +344,14 @@ fn parse_step(row: &Row<'_>, requests: &[CaptureRequest]) -> Result<CaptureStep,
             )));
     }
     let expected = shape_of(&step.work, requests);
-    if expected != step.batch {
+    if expected.sums() != step.batch.sums() {
         return Err(row.error(format!(
-            "the batch columns ({:?}) do not agree with work, which makes {expected:?}",
-            step.batch
+            "the batch columns ({:?}) do not agree with work, which makes {:?}",
+            step.batch.sums(),
+            expected.sums()
         )));
     }
+    step.batch = expected;
     Ok(step)
 }
 

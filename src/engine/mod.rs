@@ -64,7 +64,7 @@ impl StepPlan {
         self.grants.clear();
         self.admitted.clear();
         self.preempted.clear();
-        self.shape = BatchShape::default();
+        self.shape.clear();
         (self.running, self.waiting, self.free_blocks) = (0, 0, 0);
     }
 }

@@ -4,7 +4,7 @@
 ///
 /// A row is a *decode* when it feeds exactly one token (plus speculative drafts) at or past the end of the
 /// prompt; every other row is a *prefill*: prompt chunks, and the replay of a preempted request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub struct BatchShape {
     /// Prefill rows.
     pub prefill_seqs: u32,
@@ -19,9 +19,49 @@ pub struct BatchShape {
     pub decode_tokens: u32,
     /// Positions attended by all decode tokens: computed + 1 for a row of one token.
     pub decode_context_tokens: u64,
+    /// The prefill rows one by one: costs that are not linear in the lengths need each, never their mean.
+    pub prefills: Vec<RowShape>,
+    /// The decode rows one by one.
+    pub decodes: Vec<RowShape>,
+}
+
+/// One row of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RowShape {
+    /// Tokens fed in this step.
+    pub tokens: u32,
+    /// Tokens computed before it (or found in the prefix cache).
+    pub computed: u32,
 }
 
 impl BatchShape {
+    /// Empties the shape, keeping its memory.
+    pub fn clear(&mut self) {
+        let (mut prefills, mut decodes) = (
+            std::mem::take(&mut self.prefills),
+            std::mem::take(&mut self.decodes),
+        );
+        prefills.clear();
+        decodes.clear();
+        *self = Self {
+            prefills,
+            decodes,
+            ..Self::default()
+        };
+    }
+
+    /// The six sums, in the order of the fields.
+    pub const fn sums(&self) -> (u32, u32, u64, u32, u32, u64) {
+        (
+            self.prefill_seqs,
+            self.prefill_tokens,
+            self.prefill_token_context,
+            self.decode_seqs,
+            self.decode_tokens,
+            self.decode_context_tokens,
+        )
+    }
+
     /// Rows of the batch.
     pub const fn num_seqs(&self) -> u32 {
         self.prefill_seqs + self.decode_seqs
@@ -42,6 +82,7 @@ impl BatchShape {
         self.prefill_seqs += 1;
         self.prefill_tokens += tokens;
         self.prefill_token_context += attended(tokens, computed);
+        self.prefills.push(RowShape { tokens, computed });
     }
 
     /// Adds a decode row of `tokens` (1 + drafts) after `computed` tokens.
@@ -49,6 +90,7 @@ impl BatchShape {
         self.decode_seqs += 1;
         self.decode_tokens += tokens;
         self.decode_context_tokens += attended(tokens, computed);
+        self.decodes.push(RowShape { tokens, computed });
     }
 }
 

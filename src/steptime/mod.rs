@@ -6,7 +6,7 @@ pub mod fitted;
 pub mod hull;
 pub mod linear;
 
-pub use batch::BatchShape;
+pub use batch::{BatchShape, RowShape};
 pub use fit_file::Fit;
 pub use fitted::FittedStepTime;
 pub use hull::Hull;
