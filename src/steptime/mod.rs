@@ -1,14 +1,18 @@
 //! How long one engine step takes.
 
 pub mod batch;
+pub mod deployment;
 pub mod fit_file;
 pub mod fitted;
+pub mod graphs;
 pub mod hull;
 pub mod linear;
 
 pub use batch::{BatchShape, RowShape};
+pub use deployment::{ComputeClass, Deployment, KvDtype, WeightDtype};
 pub use fit_file::Fit;
 pub use fitted::FittedStepTime;
+pub use graphs::{CaptureSizes, GraphMode, StepMode};
 pub use hull::Hull;
 pub use linear::LinearStepTime;
 
