@@ -17,7 +17,7 @@ use super::trace_check;
 use super::work::{self, Files, WorkSource};
 use crate::input::{self, InputError};
 use crate::kv::sizing::MemoryLedger;
-use crate::sim::{HostTimes, LoadModel, WorldConfig};
+use crate::sim::{FrontEnd, HostTimes, LoadModel, WorldConfig};
 use crate::steptime::LinearStepTime;
 use crate::workload::synth;
 use crate::workload::trace::Trace;
@@ -167,6 +167,7 @@ impl Plan {
             replicas: self.replicas,
             load: self.load,
             host,
+            front_end: FrontEnd::default(),
             stall: None,
             deadline: self.measure.deadline,
         }

@@ -1,5 +1,6 @@
 //! The world: clock, clients, router and replicas. Knows no file format.
 
+mod front;
 mod host;
 pub mod kernel;
 mod replica;
@@ -7,6 +8,7 @@ mod router;
 mod stall;
 mod world;
 
+pub use front::FrontEnd;
 pub use host::HostTimes;
 pub use stall::Stall;
 pub use world::{LoadModel, SimError, WorldConfig, run};

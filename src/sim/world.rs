@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::front::FrontEnd;
 use super::host::HostTimes;
 use super::kernel::{Class, Kernel};
 use super::replica::{Replica, Surroundings};
@@ -41,6 +42,8 @@ pub struct WorldConfig {
     pub load: LoadModel,
     /// Host time around the steps.
     pub host: HostTimes,
+    /// The way between clients and engine.
+    pub front_end: FrontEnd,
     /// Machine stalls, if they are part of the scenario.
     pub stall: Option<Stall>,
     /// The run is cut off here; what is not finished by then stays unfinished.
@@ -94,6 +97,8 @@ enum Event {
     Wake(u32),
     /// A client sends a request.
     Send(RequestId),
+    /// A request has come through the front end.
+    Deliver(RequestId),
 }
 
 /// Runs `trace` on the configured system until all work is done or the deadline has come (what is not done by
@@ -202,14 +207,18 @@ impl<'a> World<'a> {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Send(id) => {
-                let replica = self.router.choose();
-                self.requests[id as usize].replica = replica;
-                self.replicas[replica as usize].deliver(id);
-                self.touched[replica as usize] = true;
+                let inbound = self.config.front_end.inbound;
+                if inbound == SimDuration::ZERO {
+                    self.deliver(id);
+                } else {
+                    let at = self.kernel.now() + inbound;
+                    self.kernel.schedule(at, Class::Arrival, Event::Deliver(id));
+                }
                 if self.config.load == LoadModel::OpenLoop {
                     self.send_next(None);
                 }
             }
+            Event::Deliver(id) => self.deliver(id),
             Event::Wake(replica) => {
                 let now = self.kernel.now();
                 let mut around = Surroundings {
@@ -222,6 +231,13 @@ impl<'a> World<'a> {
                 self.touched[replica as usize] = true;
             }
         }
+    }
+
+    fn deliver(&mut self, id: RequestId) {
+        let replica = self.router.choose();
+        self.requests[id as usize].replica = replica;
+        self.replicas[replica as usize].deliver(id);
+        self.touched[replica as usize] = true;
     }
 
     /// Lets every touched replica act, then the clients of requests that ended.
@@ -243,11 +259,23 @@ impl<'a> World<'a> {
             }
         }
         if let LoadModel::ClosedLoop { think, .. } = self.config.load {
-            for _ in 0..self.ended.len() {
-                self.send_next(Some(now + think));
+            for index in 0..self.ended.len() {
+                let id = self.ended[index];
+                let seen = self.config.front_end.seen(now, self.tokens_before_last(id));
+                self.send_next(Some(seen + think));
             }
         }
         self.ended.clear();
+    }
+
+    /// Output tokens that an ended request had before those of its last step.
+    fn tokens_before_last(&self, id: RequestId) -> u32 {
+        let request = &self.requests[id as usize];
+        let last = match &request.tokens {
+            TokenLog::Segments(segments) => segments.last().map_or(0, |s| s.tokens_per_step),
+            TokenLog::Times(_) => 1,
+        };
+        request.output_tokens.saturating_sub(last)
     }
 
     /// When no event is left, all work must be done. A replica that waits for an event of its own has lost it; one
@@ -272,11 +300,13 @@ impl<'a> World<'a> {
     }
 
     fn into_record(self) -> RunRecord {
-        RunRecord {
+        let mut run = RunRecord {
             end: self.kernel.now(),
             requests: self.requests,
             replicas: self.replicas.into_iter().map(|r| r.record).collect(),
-        }
+        };
+        self.config.front_end.shift_tokens(&mut run);
+        run
     }
 }
 

@@ -13,7 +13,7 @@ use crate::input::InputError;
 use crate::metric::summary::{Summary, SummaryOptions};
 use crate::record::RunRecord;
 use crate::scenario::machine::host_times;
-use crate::sim::{HostTimes, LoadModel, SimError, Stall, WorldConfig, run};
+use crate::sim::{FrontEnd, HostTimes, LoadModel, SimError, Stall, WorldConfig, run};
 use crate::steptime::fit_file::{Fit, RepeatSpread};
 use crate::steptime::{BatchShape, StepTime};
 use crate::units::{SimDuration, SimTime};
@@ -25,6 +25,8 @@ pub struct MachineModel {
     pub step_time: Box<dyn StepTime>,
     /// Host time around the steps.
     pub host: HostTimes,
+    /// The way between clients and engine, where the capture's times are a client's.
+    pub front_end: FrontEnd,
     /// Stalls that the machine caused in this kind of run.
     pub stall: Option<Stall>,
 }
@@ -54,6 +56,7 @@ impl MachineModel {
         Ok(Self {
             step_time: Box::new(fit.model(fit_path)?.shifted(shift_s)),
             host: host_times(fit, fit_path)?,
+            front_end: FrontEnd::default(),
             stall,
         })
     }
@@ -297,6 +300,7 @@ pub fn simulate(
         replicas: 1,
         load: LoadModel::OpenLoop,
         host: model.host,
+        front_end: model.front_end,
         stall,
         deadline,
     };

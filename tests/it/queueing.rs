@@ -7,7 +7,7 @@
 use kneeboard::engine::vllm::{Behaviour, VllmConfig};
 use kneeboard::record::RunRecord;
 use kneeboard::rng::{Purpose, stream};
-use kneeboard::sim::{HostTimes, LoadModel, WorldConfig, run};
+use kneeboard::sim::{FrontEnd, HostTimes, LoadModel, WorldConfig, run};
 use kneeboard::steptime::{BatchShape, StepTime};
 use kneeboard::units::{SimDuration, SimTime};
 use kneeboard::workload::trace::{Trace, TraceRequest};
@@ -40,6 +40,7 @@ fn queue(seats: u32) -> WorldConfig {
         replicas: 1,
         load: LoadModel::OpenLoop,
         host: HostTimes::default(),
+        front_end: FrontEnd::default(),
         stall: None,
         deadline: None,
     }

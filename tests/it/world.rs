@@ -3,7 +3,7 @@
 use kneeboard::engine::vllm::{Behaviour, Policy, VllmConfig, VllmEngine};
 use kneeboard::engine::{Engine, StepPlan, StepResult};
 use kneeboard::record::{RunRecord, Status};
-use kneeboard::sim::{HostTimes, LoadModel, Stall, WorldConfig, run};
+use kneeboard::sim::{FrontEnd, HostTimes, LoadModel, Stall, WorldConfig, run};
 use kneeboard::steptime::{BatchShape, StepTime};
 use kneeboard::units::{SimDuration, SimTime};
 use kneeboard::workload::trace::{Prefix, Trace, TraceRequest};
@@ -114,6 +114,7 @@ prop_compose! {
         add in prop::sample::select(vec![0u64, 300_000]),
         gap in prop::sample::select(vec![0u64, 20_000]),
         stalls in any::<bool>(),
+        front in prop::sample::select(vec![0u64, 400_000]),
     ) -> WorldConfig {
         let host = HostTimes {
             add_request: SimDuration(add),
@@ -122,7 +123,12 @@ prop_compose! {
             between_steps: SimDuration(gap),
         };
         let stall = stalls.then_some(Stall { period: SimDuration(50_000_000), busy: SimDuration(45_000_000), phase: SimDuration(7_000_000) });
-        WorldConfig { engine, replicas, load, host, stall, deadline: None }
+        let front_end = FrontEnd {
+            inbound: SimDuration(front),
+            outbound: SimDuration(front / 2),
+            per_output_token: SimDuration(front / 100),
+        };
+        WorldConfig { engine, replicas, load, host, front_end, stall, deadline: None }
     }
 }
 
@@ -225,6 +231,11 @@ proptest! {
                 add_request_idle: world.host.add_request_idle * k,
                 between_steps: world.host.between_steps * k,
             },
+            front_end: FrontEnd {
+                inbound: world.front_end.inbound * k,
+                outbound: world.front_end.outbound * k,
+                per_output_token: world.front_end.per_output_token * k,
+            },
             stall: world.stall.map(|s| Stall { period: s.period * k, busy: s.busy * k, phase: s.phase * k }),
             ..world.clone()
         };
@@ -291,6 +302,7 @@ fn the_deadline_leaves_what_is_not_done_unfinished() {
         replicas: 1,
         load: LoadModel::OpenLoop,
         host: HostTimes::default(),
+        front_end: FrontEnd::default(),
         stall: None,
         deadline: Some(SimTime(50_000_000)),
     };
@@ -315,6 +327,7 @@ fn an_arrival_at_the_instant_a_step_ends_is_seen_by_the_next_schedule() {
         replicas: 1,
         load: LoadModel::OpenLoop,
         host: HostTimes::default(),
+        front_end: FrontEnd::default(),
         stall: None,
         deadline: None,
     };
@@ -325,4 +338,91 @@ fn an_arrival_at_the_instant_a_step_ends_is_seen_by_the_next_schedule() {
     ];
     let record = run(&config, &Linear(1), &Trace { requests }).unwrap();
     assert_eq!(record.requests[1].first_scheduled, Some(SimTime(8_000_000)));
+}
+
+/// A front end moves arrivals and tokens, and changes nothing that the engine does.
+#[test]
+fn a_front_end_shifts_what_clients_send_and_see() {
+    let config = WorldConfig {
+        engine: VllmConfig {
+            async_scheduling: false,
+            num_gpu_blocks: 1000,
+            ..VllmConfig::new(Behaviour::of("0.32.0").unwrap())
+        },
+        replicas: 1,
+        load: LoadModel::OpenLoop,
+        host: HostTimes::default(),
+        front_end: FrontEnd::default(),
+        stall: None,
+        deadline: None,
+    };
+    let trace = |shift: u64| Trace {
+        requests: (0..20)
+            .map(|i| TraceRequest::plain(SimTime(shift + i * 3_000_000), 50, 4))
+            .collect(),
+    };
+    let front_end = FrontEnd {
+        inbound: SimDuration(4_000_000),
+        outbound: SimDuration(2_500_000),
+        per_output_token: SimDuration(10_000),
+    };
+    let served = WorldConfig {
+        front_end,
+        ..config.clone()
+    };
+    let (engine, client) = (
+        run(&config, &Linear(1), &trace(4_000_000)).unwrap(),
+        run(&served, &Linear(1), &trace(0)).unwrap(),
+    );
+    assert_eq!(engine.replicas, client.replicas);
+    for (e, c) in engine.requests.iter().zip(&client.requests) {
+        assert_eq!((e.enqueued, e.first_scheduled), (c.enqueued, c.first_scheduled));
+        assert_eq!(c.sent + front_end.inbound, e.sent);
+        let shifted: Vec<SimTime> = engine
+            .token_times(e)
+            .zip(0..)
+            .map(|(t, k)| t + front_end.outbound + front_end.per_output_token * k)
+            .collect();
+        assert_eq!(client.token_times(c).collect::<Vec<_>>(), shifted);
+        assert_eq!(
+            (c.first_token, c.last_token),
+            (shifted.first().copied(), shifted.last().copied())
+        );
+    }
+    assert!(client.requests.iter().all(|r| r.last_token <= Some(client.end)));
+}
+
+/// A client in a closed loop sends again when it has seen the last token, not when the engine made it.
+#[test]
+fn closed_loop_clients_wait_for_what_they_see() {
+    let front_end = FrontEnd {
+        inbound: SimDuration(1_000_000),
+        outbound: SimDuration(500_000),
+        per_output_token: SimDuration(1_000),
+    };
+    let think = SimDuration(7_000);
+    let config = WorldConfig {
+        engine: VllmConfig {
+            async_scheduling: false,
+            num_gpu_blocks: 1000,
+            ..VllmConfig::new(Behaviour::of("0.32.0").unwrap())
+        },
+        replicas: 1,
+        load: LoadModel::ClosedLoop {
+            concurrency: 1,
+            think,
+        },
+        host: HostTimes::default(),
+        front_end,
+        stall: None,
+        deadline: None,
+    };
+    let requests = (1..6)
+        .map(|i| TraceRequest::plain(SimTime(0), 10 * i, 3))
+        .collect();
+    let record = run(&config, &Linear(1), &Trace { requests }).unwrap();
+    for pair in record.requests.windows(2) {
+        assert_eq!(Some(pair[1].sent), pair[0].last_token.map(|t| t + think));
+        assert_eq!(pair[1].enqueued, Some(pair[1].sent + front_end.inbound));
+    }
 }

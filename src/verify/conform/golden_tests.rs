@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::sim::{HostTimes, LoadModel, WorldConfig, run};
+use crate::sim::{FrontEnd, HostTimes, LoadModel, WorldConfig, run};
 use crate::steptime::StepTime;
 use crate::units::SimDuration;
 use crate::workload::trace::Trace;
@@ -25,6 +25,7 @@ fn assert_world_keeps_the_clock(folder: &Path) {
         replicas: 1,
         load: LoadModel::OpenLoop,
         host: HostTimes::default(),
+        front_end: FrontEnd::default(),
         stall: None,
         deadline: None,
     };
