@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::{Outcome, ScenarioArgs, print};
+use crate::kv::sizing::MemoryLedger;
 use crate::scenario::{Plan, Resolved, StepTimeSource};
 
 /// What to show.
@@ -69,11 +70,22 @@ fn yaml(plan: &Plan, resolved: &[Resolved], trace: &crate::workload::trace::Trac
         let _ = writeln!(out, "# step time: {}{state}", path.display());
     }
     if let Some(ledger) = plan.memory() {
-        let _ = writeln!(out, "# memory: {ledger}");
+        out += &memory(ledger);
     }
     for limit in plan.limitations() {
         let _ = writeln!(out, "# limitation: {limit}");
     }
+    out
+}
+
+/// The ledger of one device, a line each.
+fn memory(ledger: &MemoryLedger) -> String {
+    let mut out = "# memory of one device, GiB\n".to_owned();
+    for (name, bytes) in ledger.rows() {
+        let gib = bytes as f64 / (1u64 << 30) as f64;
+        let _ = writeln!(out, "#   {name:<28}{gib:>9.3}");
+    }
+    let _ = writeln!(out, "# {}", ledger.summary());
     out
 }
 

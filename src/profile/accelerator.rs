@@ -25,7 +25,8 @@ pub struct Accelerator {
     pub sources: BTreeMap<String, String>,
     /// Device memory in bytes, as the driver reports it.
     pub memory_bytes: Option<Figure<u64>>,
-    /// Memory that an engine takes beside weights and KV blocks: context, workspaces, activations, graphs.
+    /// Memory that an engine takes beside weights, KV blocks, activations, captured graphs and buffers of collectives:
+    /// workspaces, loaded kernels.
     pub runtime_reserve_bytes: Option<Figure<u64>>,
     /// Memory bandwidth in GB/s (10^9 bytes).
     pub memory_bandwidth_gb_s: Option<Figure<f64>>,

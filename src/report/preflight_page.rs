@@ -11,6 +11,7 @@ use crate::explore::sweep::Configuration;
 use crate::scenario::Plan;
 use crate::sim::HostTimes;
 use crate::steptime::Fit;
+use crate::steptime::KvDtype;
 use crate::verify::compare::CompareReport;
 
 /// What the calibration part of a pre-flight found.
@@ -173,8 +174,25 @@ fn serve_command(plan: &Plan) -> String {
     if let Some(tp) = written.parallel.tp.filter(|&tp| tp > 1) {
         command += &format!(" --tensor-parallel-size {tp}");
     }
+    if let Some(pp) = written.parallel.pp.filter(|&pp| pp > 1) {
+        command += &format!(" --pipeline-parallel-size {pp}");
+    }
+    if written.parallel.ep.is_some_and(|ep| ep > 1) {
+        command += " --enable-expert-parallel";
+    }
+    if plan.deployment().is_some_and(|d| d.kv_dtype == KvDtype::Fp8) {
+        command += " --kv-cache-dtype fp8";
+    }
+    if written.engine.enforce_eager == Some(true) {
+        command += " --enforce-eager";
+    }
     if plan.memory().is_none() {
-        command += &format!(" --num-gpu-blocks-override {}", e.num_gpu_blocks);
+        let blocks = written.engine.num_gpu_blocks.unwrap_or(e.num_gpu_blocks);
+        command += &format!(" --num-gpu-blocks-override {blocks}");
+    } else if let Some(cache) = written.engine.kv_cache_memory_bytes {
+        command += &format!(" --kv-cache-memory-bytes {}", cache.bytes);
+    } else if let Some(share) = written.engine.gpu_memory_utilization {
+        command += &format!(" --gpu-memory-utilization {}", share.0);
     }
     if e.long_prefill_token_threshold > 0 {
         command += &format!(

@@ -1,17 +1,19 @@
-//! `system`: profiles, vLLM's defaults (rules S80 to S83), block count.
+//! `system`: profiles and vLLM's defaults (rules S80 to S83).
 
 use std::path::Path;
 
 use super::check::Blame;
+use super::deployment;
 use super::provenance::{Provenance, Source};
 use super::quantity::Finite;
-use super::schema::{Engine, EngineKind, Parallel, Scenario, System};
+use super::schema::{Engine, EngineKind, Scenario, System};
 use crate::engine::vllm::version::VERSIONS;
 use crate::engine::vllm::{Behaviour, Policy, VllmConfig};
 use crate::input::InputError;
 use crate::kv::MAX_BLOCKS;
-use crate::kv::sizing::{self, MemoryLedger, SizingKnobs};
+use crate::kv::sizing::MemoryLedger;
 use crate::profile::{Accelerator, Model, Platform, catalog};
+use crate::steptime::Deployment;
 
 /// The resolved engine.
 #[derive(Debug, Clone)]
@@ -24,6 +26,8 @@ pub struct ResolvedEngine {
     pub model: Option<Model>,
     /// The accelerator, if one is named.
     pub accelerator: Option<Accelerator>,
+    /// What serves, if both are named.
+    pub deployment: Option<Deployment>,
 }
 
 /// Fills `system` and derives the engine's configuration.
@@ -39,21 +43,31 @@ pub fn resolve(
 ) -> Result<ResolvedEngine, InputError> {
     let system = &mut scenario.system;
     let (model, accelerator) = profiles(system, &Blame { origin, provenance }, base)?;
-    let tp = parallel(&mut system.parallel, provenance, origin)?;
+    let (m, a) = (model.as_ref(), accelerator.as_ref());
+    let ranks = deployment::parallel(&mut system.parallel, m, provenance, origin)?;
+    let formats = deployment::formats(system, m, provenance, origin)?;
     let behaviour = version(&mut system.engine, provenance, origin)?;
     check_ranges(&system.engine, behaviour, &Blame { origin, provenance })?;
-    let (m, a) = (model.as_ref(), accelerator.as_ref());
     fill_defaults(&mut system.engine, behaviour, provenance, m, a);
+    let graphs = deployment::graphs(&mut system.engine, a, provenance, origin)?;
+    let deployment = match (m, a) {
+        (Some(m), Some(a)) => Some(deployment::assemble(m, a, formats, ranks, graphs, &system.engine)),
+        _ => None,
+    };
     let ledger = {
         let blame = Blame { origin, provenance };
         check_relations(&system.engine, &blame)?;
         check_platform(&system.engine, a, &blame)?;
         match system.engine.num_gpu_blocks {
             Some(_) => None,
-            None => Some(derive_blocks(&system.engine, tp, m, a, &blame)?),
+            None => Some(deployment::derive_blocks(
+                &system.engine,
+                deployment.as_ref(),
+                &blame,
+            )?),
         }
     };
-    if let Some(ledger) = ledger {
+    if let Some(ledger) = &ledger {
         let derived = Source::Derived("memory ledger".to_owned());
         let slot = &mut system.engine.num_gpu_blocks;
         provenance.fill(
@@ -63,12 +77,16 @@ pub fn resolve(
             ledger.num_gpu_blocks,
         );
     }
-    let config = config(&system.engine, behaviour);
+    let mut config = config(&system.engine, behaviour);
+    if let Some(deployment) = &deployment {
+        config.num_gpu_blocks = deployment::scheduled_blocks(deployment, &system.engine, &config);
+    }
     Ok(ResolvedEngine {
         config,
         ledger,
         model,
         accelerator,
+        deployment,
     })
 }
 
@@ -100,28 +118,6 @@ fn profiles(
             .transpose()
             .map_err(|e| placed("system.accelerator", e))?,
     ))
-}
-
-/// Fills `system.parallel`; the tensor-parallel ranks.
-fn parallel(parallel: &mut Parallel, provenance: &mut Provenance, origin: &str) -> Result<u32, InputError> {
-    for (path, slot) in [
-        ("system.parallel.tp", &mut parallel.tp),
-        ("system.parallel.pp", &mut parallel.pp),
-        ("system.parallel.dp", &mut parallel.dp),
-        ("system.parallel.ep", &mut parallel.ep),
-    ] {
-        let ranks = provenance.fill(path, slot, Source::Default, 1);
-        let blame = Blame { origin, provenance };
-        blame.at_least_one(path, Some(ranks))?;
-        if ranks > 1 && !path.ends_with("tp") {
-            return Err(blame.error(
-                path,
-                format!("found {ranks}, which is not modelled yet"),
-                "allowed: 1; replicas are given under cluster.pools",
-            ));
-        }
-    }
-    Ok(parallel.tp.unwrap_or(1))
 }
 
 fn version(
@@ -195,6 +191,13 @@ fn check_ranges(e: &Engine, behaviour: &Behaviour, blame: &Blame<'_>) -> Result<
             "system.engine.num_speculative_tokens",
             "more than 255 drafts",
             "allowed: 0 to 255",
+        ));
+    }
+    if e.num_gpu_blocks.is_some() && e.kv_cache_memory_bytes.is_some() {
+        return Err(blame.error(
+            "system.engine.kv_cache_memory_bytes",
+            "num_gpu_blocks is given too",
+            "keep one of the two: the block count decides",
         ));
     }
     let lacks = format!("vLLM {} does not have it: leave it out", behaviour.version);
@@ -280,7 +283,7 @@ fn fill_defaults(
     if behaviour.has_watermark {
         fill!(watermark, Finite(0.0));
     }
-    if e.num_gpu_blocks.is_none() {
+    if e.num_gpu_blocks.is_none() && e.kv_cache_memory_bytes.is_none() {
         fill!(gpu_memory_utilization, Finite(behaviour.gpu_memory_utilization));
     }
 }
@@ -340,61 +343,6 @@ fn check_platform(e: &Engine, device: Option<&Accelerator>, blame: &Blame<'_>) -
         ));
     }
     Ok(())
-}
-
-fn derive_blocks(
-    e: &Engine,
-    tp: u32,
-    model: Option<&Model>,
-    accelerator: Option<&Accelerator>,
-    blame: &Blame<'_>,
-) -> Result<MemoryLedger, InputError> {
-    const PATH: &str = "system.engine.num_gpu_blocks";
-    const MEND: &str = "give num_gpu_blocks, as the server's log prints it, or name both system.model and \
-                        system.accelerator";
-    let (Some(model), Some(accelerator)) = (model, accelerator) else {
-        return Err(blame.error(PATH, "it is not given and cannot be derived", MEND));
-    };
-    if !model.heads.value.is_multiple_of(tp) {
-        return Err(blame.error(
-            "system.parallel.tp",
-            format!(
-                "{} heads of {} cannot be split over {tp} ranks",
-                model.heads.value, model.name
-            ),
-            "the number of heads must be a multiple of tp",
-        ));
-    }
-    let knobs = SizingKnobs {
-        gpu_memory_utilization: e.gpu_memory_utilization.map_or(0.9, |f| f.0),
-        tp,
-        block_size: e.block_size.unwrap_or(16),
-        runtime_reserve_bytes: e.runtime_reserve.map(|s| s.bytes),
-    };
-    let ledger = sizing::ledger(accelerator, model, knobs).map_err(|error| {
-        let mend = match error {
-            sizing::SizingError::Unknown(..) => MEND,
-            _ => "use more memory, a larger system.parallel.tp, or a smaller model",
-        };
-        blame.error(PATH, error.to_string(), mend)
-    })?;
-    check_start(&ledger, e, blame)?;
-    Ok(ledger)
-}
-
-/// vLLM refuses to start when one request of the greatest length does not fit (rule K7).
-fn check_start(ledger: &MemoryLedger, e: &Engine, blame: &Blame<'_>) -> Result<(), InputError> {
-    let max_model_len = e.max_model_len.unwrap_or(0);
-    let needed = max_model_len.div_ceil(e.block_size.unwrap_or(16));
-    let usable = ledger.num_gpu_blocks - 1;
-    if needed <= usable {
-        return Ok(());
-    }
-    Err(blame.error(
-        "system.engine.max_model_len",
-        format!("one request of {max_model_len} tokens needs {needed} KV blocks, but {usable} fit: {ledger}"),
-        "lower max_model_len: vLLM would not start",
-    ))
 }
 
 fn config(e: &Engine, behaviour: &'static Behaviour) -> VllmConfig {

@@ -4,6 +4,7 @@
 //! fill and check its sections; `plan` holds the outcome.
 
 mod check;
+mod deployment;
 mod engine;
 pub mod machine;
 pub mod overrides;

@@ -18,7 +18,7 @@ use super::work::{self, Files, WorkSource};
 use crate::input::{self, InputError};
 use crate::kv::sizing::MemoryLedger;
 use crate::sim::{FrontEnd, HostTimes, LoadModel, WorldConfig};
-use crate::steptime::LinearStepTime;
+use crate::steptime::{Deployment, LinearStepTime};
 use crate::workload::synth;
 use crate::workload::trace::Trace;
 use crate::yaml;
@@ -240,6 +240,11 @@ impl Plan {
         self.engine.ledger.as_ref()
     }
 
+    /// What serves: model, device, formats, ranks, graphs; `None` unless both profiles are named.
+    pub fn deployment(&self) -> Option<&Deployment> {
+        self.engine.deployment.as_ref()
+    }
+
     /// Folder of the measured runs that `preflight` fits and compares with.
     pub fn dataset(&self) -> Option<PathBuf> {
         self.scenario
@@ -279,8 +284,29 @@ impl Plan {
                 "the number of KV blocks is derived from memory figures, not measured{from}"
             ));
         }
+        out.extend(self.split_limitations());
         if self.is_replay() && self.engine.config.num_speculative_tokens > 0 {
             out.push("no speculative draft is accepted: a trace file does not say which would be".to_owned());
+        }
+        out
+    }
+
+    /// What the scheduler does not know about how the model is split and what its layers attend to.
+    fn split_limitations(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        let stages = self.scenario.system.parallel.pp.unwrap_or(1);
+        if stages > 1 {
+            out.push(format!(
+                "the {stages} pipeline stages count in memory and in step times that know them; batches in \
+                 different stages do not overlap here"
+            ));
+        }
+        if self.deployment().is_some_and(|d| d.model.windowed_layers() > 0) {
+            out.push(format!(
+                "layers with a sliding window share one pool with the others: it is simulated as the {} blocks of \
+                 full attention that hold as many requests of max_model_len",
+                self.engine.config.num_gpu_blocks
+            ));
         }
         out
     }

@@ -317,8 +317,25 @@ const SET_CASES: &[(&str, &[&str])] = &[
     ("system.parallel.tp=0", &["system.parallel.tp", "found 0"]),
     ("system.parallel.tp=3", &["system.parallel.tp", "32 heads"]),
     (
-        "system.parallel.pp=2",
-        &["system.parallel.pp", "not modelled yet"],
+        "system.parallel.dp=2",
+        &["system.parallel.dp", "not modelled yet"],
+    ),
+    ("system.parallel.pp=64", &["system.parallel.pp", "32 layers"]),
+    ("system.parallel.ep=2", &["system.parallel.ep", "beside tp 1"]),
+    ("system.parallel.pp=0", &["system.parallel.pp", "found 0"]),
+    ("system.dtype=fp9", &["system.dtype", "fp8"]),
+    ("system.kv_dtype=int8", &["system.kv_dtype", "fp8"]),
+    (
+        "system.engine.kv_cache_memory_bytes=75GiB",
+        &["kv_cache_memory_bytes", "does not fit", "weights 14.96"],
+    ),
+    (
+        "system.engine.cudagraph_mode=FULLY",
+        &["system.engine.cudagraph_mode", "FULL"],
+    ),
+    (
+        "system.engine.cudagraph_capture_sizes=[0]",
+        &["cudagraph_capture_sizes", "from 1"],
     ),
     ("system.fit=some-fit", &["both system.fit and system.step_time"]),
     ("cluster.pools=[]", &["cluster.pools", "one pool"]),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use kneeboard::cli::schemas;
 use kneeboard::scenario::{Override, Plan, Source};
 use kneeboard::sim::LoadModel;
-use kneeboard::steptime::BatchShape;
+use kneeboard::steptime::{BatchShape, GraphMode, KvDtype, WeightDtype};
 use kneeboard::units::SimDuration;
 
 fn root() -> &'static Path {
@@ -161,11 +161,20 @@ fn block_counts_follow_the_ranks() {
             .unwrap()
             .num_gpu_blocks
     };
-    // By hand, TP 4: 0.92 * 80 GiB, less a quarter of 2 bytes * 70,552,387,584, less 1.25 GiB, over 16 tokens of
-    // 80 layers * 2 heads * 2 (K, V) * 128 * 2 bytes = 81,920 each.
-    let kv = 79_027_397_919 - 2 * 70_552_387_584u64.div_ceil(4) - 1_342_177_280;
-    let close = (f64::from(blocks(4)) - (kv / (16 * 81_920)) as f64).abs();
-    assert!(close <= 1.0, "{} against {}", blocks(4), kv / (16 * 81_920));
+    // By hand, TP 4: 0.92 * 0.99 * 80 GiB, less a quarter of 2 bytes * 70,552,387,584 and the norms, less what the
+    // ledger keeps, over 16 tokens of 80 layers * 2 heads * 2 (K, V) * 128 * 2 bytes = 81,920 each.
+    let reserve = plan(
+        "closed-loop.yaml",
+        &["system.parallel.tp=4", "system.model=llama-3.1-70b"],
+    )
+    .memory()
+    .unwrap()
+    .reserve;
+    let requested = 0.92 * 0.99 * (80u64 << 30) as f64;
+    let kv = requested - 2.0 * (70_552_387_584.0 / 4.0 + 161.0 * 8192.0) - reserve as f64;
+    let by_hand = kv / f64::from(16 * 81_920);
+    let close = (f64::from(blocks(4)) - by_hand).abs();
+    assert!(close <= 1.0, "{} against {by_hand}", blocks(4));
     assert!(blocks(8) > 2 * blocks(4));
 }
 
@@ -259,4 +268,44 @@ fn a_window_decides_the_number_of_requests_when_none_is_given() {
             .collect::<Vec<_>>()
     };
     assert_eq!(lengths(&few), lengths(&many), "the same requests at every rate");
+}
+
+/// Formats, ranks and graphs as the step-time models see them.
+#[test]
+fn the_deployment_of_a_plan() {
+    let none = plan("closed-loop.yaml", &[]);
+    let of = |set: &[&str]| plan("closed-loop.yaml", set).deployment().cloned().unwrap();
+    let usual = none.deployment().unwrap();
+    assert_eq!((usual.dtype, usual.kv_dtype), (WeightDtype::Bf16, KvDtype::Bf16));
+    assert_eq!(usual.graph_mode, GraphMode::FullAndPiecewise);
+    assert_eq!(usual.graphs.largest(), Some(512), "1024 seats");
+
+    let small = of(&[
+        "system.dtype=nvfp4",
+        "system.kv_dtype=fp8",
+        "system.parallel.pp=2",
+    ]);
+    assert_eq!((small.dtype, small.kv_dtype), (WeightDtype::Nvfp4, KvDtype::Fp8));
+    assert_eq!(small.devices(), 2);
+
+    let eager = of(&["system.engine.enforce_eager=true"]);
+    assert_eq!(
+        (eager.graphs.largest(), eager.graph_mode),
+        (None, GraphMode::None)
+    );
+    let listed = of(&["system.engine.cudagraph_capture_sizes=[8, 4, 100000]"]);
+    assert_eq!(listed.graphs.sizes(), [4, 8], "none above the budget");
+}
+
+#[test]
+fn halved_formats_leave_more_blocks() {
+    let blocks = |set: &[&str]| plan("closed-loop.yaml", set).memory().unwrap().num_gpu_blocks;
+    let base = blocks(&[]);
+    assert!(blocks(&["system.dtype=fp8"]) > base);
+    let halved = blocks(&["system.kv_dtype=fp8"]);
+    assert!(halved.abs_diff(2 * base) <= 1, "{halved} against twice {base}");
+    let stated = blocks(&["system.engine.kv_cache_memory_bytes=10GiB"]);
+    assert_eq!(u64::from(stated), (10u64 << 30) / (16 * 131_072));
+    let told = plan("closed-loop.yaml", &["system.parallel.pp=2"]).limitations();
+    assert!(told.iter().any(|l| l.contains("pipeline stages")), "{told:?}");
 }

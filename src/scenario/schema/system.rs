@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::vllm::Policy;
 use crate::scenario::quantity::{Cost, Finite, Size};
+use crate::steptime::{GraphMode, KvDtype, WeightDtype};
 
 /// Model, device, engine.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -14,6 +15,10 @@ pub struct System {
     pub model: Option<String>,
     /// Accelerator profile: a name or a path. Decides vLLM's defaults and the block count.
     pub accelerator: Option<String>,
+    /// Number format of the linear layers' weights; auto = the model profile's. Embeddings stay in 16 bits.
+    pub dtype: Option<DtypeChoice>,
+    /// Number format of the KV cache; auto = the model profile's.
+    pub kv_dtype: Option<KvDtypeChoice>,
     /// The engine and its knobs, by vLLM's names.
     #[serde(default)]
     pub engine: Engine,
@@ -24,6 +29,67 @@ pub struct System {
     pub fit: Option<String>,
     /// Stated step-time coefficients, instead of a fit.
     pub step_time: Option<StepTimeCosts>,
+}
+
+/// Number format of weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DtypeChoice {
+    /// The model profile's.
+    Auto,
+    /// bfloat16.
+    Bf16,
+    /// IEEE half precision.
+    Fp16,
+    /// 8-bit floating point, weights and activations.
+    Fp8,
+    /// 8-bit integers, weights and activations.
+    Int8,
+    /// 4-bit integers, weights only.
+    Int4,
+    /// OCP microscaling 4-bit floating point.
+    Mxfp4,
+    /// NVIDIA's 4-bit floating point.
+    Nvfp4,
+}
+
+impl DtypeChoice {
+    /// The format; `None` = the profile's.
+    pub const fn dtype(self) -> Option<WeightDtype> {
+        Some(match self {
+            Self::Auto => return None,
+            Self::Bf16 => WeightDtype::Bf16,
+            Self::Fp16 => WeightDtype::Fp16,
+            Self::Fp8 => WeightDtype::Fp8,
+            Self::Int8 => WeightDtype::Int8,
+            Self::Int4 => WeightDtype::Int4,
+            Self::Mxfp4 => WeightDtype::Mxfp4,
+            Self::Nvfp4 => WeightDtype::Nvfp4,
+        })
+    }
+}
+
+/// Number format of the KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum KvDtypeChoice {
+    /// The model profile's.
+    Auto,
+    /// 16 bits.
+    Bf16,
+    /// 8 bits.
+    Fp8,
+}
+
+impl KvDtypeChoice {
+    /// The format; `None` = the profile's.
+    pub const fn dtype(self) -> Option<KvDtype> {
+        match self {
+            Self::Auto => None,
+            Self::Bf16 => Some(KvDtype::Bf16),
+            Self::Fp8 => Some(KvDtype::Fp8),
+        }
+    }
 }
 
 /// Engines that are modelled.
@@ -58,8 +124,16 @@ pub struct Engine {
     pub num_gpu_blocks: Option<u32>,
     /// Share of the device memory that the engine takes.
     pub gpu_memory_utilization: Option<Finite>,
-    /// Memory beside weights and KV blocks; replaces the accelerator profile's figure.
+    /// Memory of the KV cache, a device; replaces the derivation from gpu_memory_utilization.
+    pub kv_cache_memory_bytes: Option<Size>,
+    /// All memory beside weights and KV blocks, a device; replaces what is computed.
     pub runtime_reserve: Option<Size>,
+    /// No captured CUDA graphs.
+    pub enforce_eager: Option<bool>,
+    /// Which batches run as a captured CUDA graph.
+    pub cudagraph_mode: Option<GraphMode>,
+    /// Batch sizes with a captured CUDA graph, in tokens.
+    pub cudagraph_capture_sizes: Option<Vec<u32>>,
     /// Reuse of full KV blocks with equal content.
     pub enable_prefix_caching: Option<bool>,
     /// Prompts may be computed in pieces.
@@ -86,11 +160,11 @@ pub struct Engine {
 pub struct Parallel {
     /// Tensor-parallel ranks.
     pub tp: Option<u32>,
-    /// Pipeline stages. Only 1 is modelled.
+    /// Pipeline stages; they count in memory and step time, not in scheduling.
     pub pp: Option<u32>,
     /// Data-parallel ranks. Only 1 is modelled; use cluster.pools for replicas.
     pub dp: Option<u32>,
-    /// Expert-parallel ranks. Only 1 is modelled.
+    /// Expert-parallel ranks: 1, or as many as tp. They count in memory and step time.
     pub ep: Option<u32>,
 }
 
