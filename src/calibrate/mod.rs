@@ -8,6 +8,7 @@ pub mod fit_steps;
 mod host;
 pub mod manifest;
 pub mod nnls;
+pub mod posterior;
 pub mod observe;
 pub mod repeats;
 pub mod robust;

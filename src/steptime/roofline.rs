@@ -1,0 +1,439 @@
+//! Step time from physics: what a batch computes, reads and exchanges on one rank, over what the device can do.
+//!
+//! Every row counts with its own length; batch means never enter. Per layer: matrix products (compute and weight
+//! traffic joined smoothly), prefill attention of each chunk, KV reads of each decode, elementwise traffic, two
+//! all-reduces; per step: the LM head on the rows that sample, fixed times, the host. Dense layers run at the
+//! padded size of a captured graph, attention at real lengths (rules S84 to S88). Formulas: step-time.md 3.1 to 3.7.
+
+use super::collective::{self, Link};
+use super::deployment::{ComputeClass, Deployment, UNQUANTISED_BYTES};
+use super::graphs::StepMode;
+use super::parameters::{Param, Parameters};
+use super::{BatchShape, RowShape, StepTime};
+use crate::profile::Accelerator;
+use crate::units::SimDuration;
+
+/// Bytes of an activation element: bf16, whatever the weights are.
+const ACTIVATION_BYTES: f64 = 2.0;
+/// Residual stream elements read and written a token and layer by norms, residual additions and rotary
+/// embedding, about half fused (step-time.md 3.1).
+const ELEMENTWISE_PASSES: f64 = 8.0;
+
+/// A device that lacks a figure the roofline cannot do without.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the accelerator profile '{accelerator}' states no {figure}, so step times cannot be derived")]
+pub struct MissingFigure {
+    /// The profile.
+    pub accelerator: String,
+    /// The figure.
+    pub figure: &'static str,
+}
+
+/// Matrix products of one layer (or the LM head) on one rank.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct Gemm {
+    /// Weights.
+    params: f64,
+    /// Bytes of one weight.
+    weight_bytes: f64,
+    /// Activation elements read and written for one token.
+    elements_per_token: f64,
+}
+
+/// Experts of one layer on one rank.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Experts {
+    layers: f64,
+    /// Experts of the model.
+    total: f64,
+    per_token: f64,
+    /// Share of the experts that this rank holds.
+    share: f64,
+    /// Weights of one expert on this rank.
+    params: f64,
+    weight_bytes: f64,
+    /// Shared experts and the router.
+    always: Gemm,
+}
+
+/// Attention of the layers of one kind on one rank.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Attention {
+    layers: f64,
+    /// FLOPs of one pair of a query and a key position, all heads of the rank.
+    flops_per_pair_prefill: f64,
+    flops_per_pair_decode: f64,
+    /// Bytes of one cached position.
+    kv_bytes: f64,
+    /// Positions attended at most; `f64::INFINITY` without a window.
+    window: f64,
+}
+
+/// A device under a model: everything about the deployment that step times need, in numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Roofline {
+    parameters: Parameters,
+    deployment: Deployment,
+    /// FLOP/s of the matrix products at their peak, and what share of it they reach.
+    gemm_flops: f64,
+    attention_flops: f64,
+    weight_bytes_per_s: f64,
+    kv_bytes_per_s: f64,
+    link: Option<Link>,
+    layers: f64,
+    attention_gemm: Gemm,
+    mlp: Gemm,
+    mlp_layers: f64,
+    experts: Option<Experts>,
+    attention: [Attention; 2],
+    lm_head: Gemm,
+    hidden: f64,
+    vocab_per_rank: f64,
+    /// All-reduces of a layer.
+    reduces_per_layer: f64,
+    /// Passes that quantise activations, elements a token and layer.
+    quantised_elements: f64,
+}
+
+/// Where the time of a step goes, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
+pub struct StepParts {
+    /// Matrix products of all layers.
+    pub dense_s: f64,
+    /// Experts.
+    pub experts_s: f64,
+    /// Attention of prefill rows.
+    pub prefill_attention_s: f64,
+    /// Attention of decode rows.
+    pub decode_attention_s: f64,
+    /// Norms, residuals, activations, quantisation.
+    pub elementwise_s: f64,
+    /// LM head.
+    pub lm_head_s: f64,
+    /// Exchange between ranks and stages.
+    pub collectives_s: f64,
+    /// Fixed times of layers, step, rows, and of what runs outside a graph.
+    pub fixed_s: f64,
+    /// Host time that the device waits for.
+    pub host_s: f64,
+}
+
+impl StepParts {
+    /// The step.
+    pub fn total_s(&self) -> f64 {
+        self.device_s() + self.host_s
+    }
+
+    fn device_s(&self) -> f64 {
+        self.dense_s
+            + self.experts_s
+            + self.prefill_attention_s
+            + self.decode_attention_s
+            + self.elementwise_s
+            + self.lm_head_s
+            + self.collectives_s
+            + self.fixed_s
+    }
+}
+
+impl Roofline {
+    /// The model of a deployment under these parameters.
+    ///
+    /// # Errors
+    /// [`MissingFigure`] when the accelerator's profile lacks bandwidth, peak rate, or (for several ranks) the link.
+    pub fn new(deployment: Deployment, parameters: Parameters) -> Result<Self, MissingFigure> {
+        let device = &deployment.accelerator;
+        let figure = |value: Option<f64>, figure: &'static str| {
+            value.filter(|v| *v > 0.0).ok_or_else(|| MissingFigure {
+                accelerator: device.name.clone(),
+                figure,
+            })
+        };
+        let bandwidth = 1e9
+            * figure(
+                device.memory_bandwidth_gb_s.as_ref().map(|f| f.value),
+                "memory_bandwidth_gb_s",
+            )?;
+        let bf16 = 1e12 * figure(device.bf16_tflops.as_ref().map(|f| f.value), "bf16_tflops")?;
+        let class = deployment.dtype.compute();
+        let (peak, share) = match narrow_peak(device, class) {
+            Some(tflops) => (1e12 * tflops, Param::GemmCompute8Bit),
+            // No unit of that kind, or none wanted: weights are widened and multiplied in bf16.
+            None => (bf16, Param::GemmCompute),
+        };
+        let link = if deployment.tp > 1 || deployment.pp > 1 {
+            let one_way = device.scaleup_gb_s.as_ref();
+            let gb_s = figure(one_way.map(|f| f.value), "scaleup_gb_s")?;
+            Some(Link {
+                latency_s: parameters[Param::AllReduceLatency],
+                bytes_per_s: 1e9 * gb_s * parameters[Param::AllReduceBandwidth],
+            })
+        } else {
+            None
+        };
+        let mut roofline = Self::layout(&deployment);
+        roofline.gemm_flops = peak * parameters[share];
+        roofline.attention_flops = bf16 * parameters[Param::PrefillAttention];
+        roofline.weight_bytes_per_s = bandwidth * parameters[Param::WeightBandwidth];
+        roofline.kv_bytes_per_s = bandwidth * parameters[Param::KvBandwidth];
+        roofline.link = link;
+        roofline.parameters = parameters;
+        roofline.deployment = deployment;
+        Ok(roofline)
+    }
+
+    /// The parameters.
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// Where the time of a step goes.
+    pub fn parts(&self, batch: &BatchShape) -> StepParts {
+        let p = &self.parameters;
+        let mode = self.deployment.run_mode(batch);
+        let tokens = f64::from(mode.computed_tokens(batch.tokens()));
+        let rows = f64::from(batch.num_seqs());
+        let mut parts = StepParts {
+            dense_s: self.layers * self.gemm(&self.attention_gemm, tokens)
+                + self.mlp_layers * self.gemm(&self.mlp, tokens),
+            experts_s: self.experts.map_or(0.0, |e| self.experts(&e, tokens)),
+            prefill_attention_s: batch.prefills.iter().map(|r| self.prefill(r)).sum(),
+            decode_attention_s: batch.decodes.iter().map(|r| self.decode(r)).sum(),
+            elementwise_s: self.layers
+                * tokens
+                * ACTIVATION_BYTES
+                * (ELEMENTWISE_PASSES * self.hidden + 1.5 * self.quantised_elements)
+                / self.weight_bytes_per_s,
+            lm_head_s: self.gemm(
+                &self.lm_head,
+                f64::from(batch.prefill_seqs + batch.decode_tokens),
+            ),
+            collectives_s: self.collectives(tokens, rows),
+            fixed_s: self.layers * p[Param::LayerTime] + p[Param::StepTime] + rows * p[Param::RowTime],
+            host_s: 0.0,
+        };
+        if batch.prefill_seqs > 0 {
+            parts.fixed_s += p[Param::MixedStepTime] + self.layers * p[Param::MixedLayerTime];
+        }
+        parts.host_s = self.exposed_host_s(mode, rows, parts.device_s());
+        parts
+    }
+
+    /// Host time that the device waits for. Launching layer by layer runs ahead of the device, so it shows only
+    /// where it is slower; scheduling does so with asynchronous scheduling, else it stands before the step.
+    fn exposed_host_s(&self, mode: StepMode, rows: f64, device_s: f64) -> f64 {
+        let p = &self.parameters;
+        let launch = match mode {
+            StepMode::Eager => self.layers * p[Param::EagerLayerTime],
+            StepMode::Full { .. } | StepMode::Piecewise { .. } => 0.0,
+        };
+        let schedule = p[Param::HostStepTime] + rows * p[Param::HostRowTime];
+        if self.deployment.asynchronous {
+            (launch.max(schedule) - device_s).max(0.0)
+        } else {
+            schedule + (launch - device_s).max(0.0)
+        }
+    }
+
+    fn gemm(&self, gemm: &Gemm, tokens: f64) -> f64 {
+        if tokens <= 0.0 || gemm.params <= 0.0 {
+            return 0.0;
+        }
+        let compute = 2.0 * tokens * gemm.params / self.gemm_flops;
+        let bytes = gemm.params * gemm.weight_bytes + tokens * gemm.elements_per_token * ACTIVATION_BYTES;
+        join(compute, bytes / self.weight_bytes_per_s, self.parameters[Param::Join])
+    }
+
+    fn experts(&self, e: &Experts, tokens: f64) -> f64 {
+        if tokens <= 0.0 {
+            return 0.0;
+        }
+        // Distinct experts that the batch touches if routing is even (step-time.md 3.3), of those on this rank.
+        let touched = e.total * (1.0 - (1.0 - e.per_token / e.total).powf(tokens)) * e.share;
+        let efficiency = self.parameters[Param::MoeEfficiency];
+        let compute =
+            2.0 * tokens * e.per_token * e.share * e.params / (self.gemm_flops * efficiency);
+        let memory = touched * e.params * e.weight_bytes / (self.weight_bytes_per_s * efficiency);
+        e.layers * (join(compute, memory, self.parameters[Param::Join]) + self.gemm(&e.always, tokens))
+    }
+
+    /// Attention of one prefill chunk over all layers.
+    fn prefill(&self, row: &RowShape) -> f64 {
+        let (n, c) = (f64::from(row.tokens), f64::from(row.computed));
+        let reach = n / (n + self.parameters[Param::PrefillHalfLength]);
+        self.attention
+            .iter()
+            .filter(|a| a.layers > 0.0)
+            .map(|a| {
+                let compute = a.flops_per_pair_prefill * pairs(n, c, a.window) / (self.attention_flops * reach);
+                let read = (c + n).min(a.window + n) * a.kv_bytes / self.kv_bytes_per_s;
+                a.layers * compute.max(read)
+            })
+            .sum()
+    }
+
+    /// Attention of one decode row over all layers.
+    fn decode(&self, row: &RowShape) -> f64 {
+        let (n, c) = (f64::from(row.tokens), f64::from(row.computed));
+        self.attention
+            .iter()
+            .filter(|a| a.layers > 0.0)
+            .map(|a| {
+                let read = (c + n).min(a.window + n) * a.kv_bytes / self.kv_bytes_per_s;
+                let compute = a.flops_per_pair_decode * pairs(n, c, a.window) / self.attention_flops;
+                a.layers * compute.max(read)
+            })
+            .sum()
+    }
+
+    fn collectives(&self, tokens: f64, rows: f64) -> f64 {
+        let Some(link) = self.link else { return 0.0 };
+        let (tp, pp) = (self.deployment.tp, self.deployment.pp);
+        let message = tokens * self.hidden * ACTIVATION_BYTES;
+        // One more for the vocabulary-parallel embedding.
+        let reduces = self.reduces_per_layer * self.layers + 1.0;
+        let logits = rows * self.vocab_per_rank * f64::from(tp) * ACTIVATION_BYTES;
+        reduces * collective::all_reduce(link, tp, message)
+            + collective::all_gather(link, tp, logits)
+            + f64::from(pp.saturating_sub(1)) * collective::point_to_point(link, message)
+    }
+
+    /// Weights, heads and cache of one rank. All pipeline stages of a step follow each other, so all layers count.
+    fn layout(deployment: &Deployment) -> Self {
+        let model = &deployment.model;
+        let tp = f64::from(deployment.tp.max(1));
+        let hidden = f64::from(model.hidden.value);
+        let layers = f64::from(model.layers.value);
+        let heads = (f64::from(model.heads.value) / tp).ceil();
+        let kv_heads = (f64::from(model.kv_heads.value) / tp).ceil().max(1.0);
+        let weight_bytes = deployment.weight_bytes();
+        let (attention_gemm, pair_prefill, pair_decode, kv_elements) = match &model.mla {
+            None => {
+                let d = f64::from(model.head_dim.value);
+                let params = hidden * d * (2.0 * heads + 2.0 * kv_heads);
+                let elements = 2.0 * hidden + d * (2.0 * heads + 2.0 * kv_heads);
+                let pair = 4.0 * heads * d;
+                (gemm(params, weight_bytes, elements), pair, pair, 2.0 * kv_heads * d)
+            }
+            Some(mla) => {
+                let [q, r, nope, rope, v] = [
+                    &mla.q_lora_rank,
+                    &mla.kv_lora_rank,
+                    &mla.qk_nope_head_dim,
+                    &mla.qk_rope_head_dim,
+                    &mla.v_head_dim,
+                ]
+                .map(|f| f64::from(f.value));
+                let query = if q > 0.0 {
+                    hidden * q + q * heads * (nope + rope)
+                } else {
+                    hidden * heads * (nope + rope)
+                };
+                let params = query + hidden * (r + rope) + r * heads * (nope + v) + heads * v * hidden;
+                let elements = 2.0 * hidden + heads * (nope + rope + v) + q + r + rope;
+                let prefill = 2.0 * heads * (nope + rope + v);
+                (
+                    gemm(params, weight_bytes, elements),
+                    prefill,
+                    2.0 * heads * (2.0 * r + rope),
+                    r + rope,
+                )
+            }
+        };
+        let inter = f64::from(model.intermediate.value) / tp;
+        let kv_bytes = kv_elements * f64::from(deployment.kv_bytes());
+        let windowed = f64::from(model.windowed_layers());
+        let attention = |layers: f64, window: f64| Attention {
+            layers,
+            flops_per_pair_prefill: pair_prefill,
+            flops_per_pair_decode: pair_decode,
+            kv_bytes,
+            window,
+        };
+        let window = model.window.as_ref().map_or(f64::INFINITY, |w| f64::from(w.tokens.value));
+        let vocab_per_rank = (f64::from(model.vocab.value) / tp).ceil();
+        let eight_bit = deployment.dtype.compute() != ComputeClass::Bf16;
+        let experts = model.moe.as_ref().map(|moe| {
+            let ep = f64::from(deployment.ep.max(1));
+            let (share, split) = if deployment.ep > 1 { (1.0 / ep, 1.0) } else { (1.0, tp) };
+            let width = f64::from(moe.intermediate.value) / split;
+            let shared = f64::from(moe.shared_intermediate.value) / tp;
+            let router = hidden * f64::from(moe.experts.value);
+            Experts {
+                layers: f64::from(model.moe_layers()),
+                total: f64::from(moe.experts.value),
+                per_token: f64::from(moe.experts_per_token.value),
+                share,
+                params: 3.0 * hidden * width,
+                weight_bytes: deployment.expert_weight_bytes(),
+                always: gemm(3.0 * hidden * shared + router, weight_bytes, 2.0 * hidden + 2.0 * shared),
+            }
+        });
+        Self {
+            parameters: Parameters::default(),
+            deployment: deployment.clone(),
+            gemm_flops: 1.0,
+            attention_flops: 1.0,
+            weight_bytes_per_s: 1.0,
+            kv_bytes_per_s: 1.0,
+            link: None,
+            layers,
+            attention_gemm,
+            mlp: gemm(3.0 * hidden * inter, weight_bytes, 2.0 * hidden + 5.0 * inter),
+            mlp_layers: layers - f64::from(model.moe_layers()),
+            experts,
+            attention: [attention(layers - windowed, f64::INFINITY), attention(windowed, window)],
+            lm_head: gemm(hidden * vocab_per_rank, UNQUANTISED_BYTES, hidden + vocab_per_rank),
+            hidden,
+            vocab_per_rank,
+            reduces_per_layer: 2.0,
+            quantised_elements: if eight_bit { 2.0 * hidden + inter } else { 0.0 },
+        }
+    }
+}
+
+impl StepTime for Roofline {
+    fn duration(&self, batch: &BatchShape) -> SimDuration {
+        let seconds = self.parts(batch).total_s();
+        let nanos = SimDuration::try_from_secs_f64(seconds).map_or(u64::MAX, SimDuration::as_nanos);
+        SimDuration(nanos.max(1))
+    }
+}
+
+/// Dense peak of a narrow number format in TFLOP/s, where the device has units for it.
+fn narrow_peak(device: &Accelerator, class: ComputeClass) -> Option<f64> {
+    let figure = match class {
+        ComputeClass::Bf16 => None,
+        // A 4-bit format without 4-bit units is widened to 8 or 16 bits; the 8-bit rate is not reached then.
+        ComputeClass::Fp8 | ComputeClass::Int8 | ComputeClass::Fp4 => device.fp8_tflops.as_ref(),
+    };
+    figure.map(|f| f.value)
+}
+
+fn gemm(params: f64, weight_bytes: f64, elements_per_token: f64) -> Gemm {
+    Gemm {
+        params,
+        weight_bytes,
+        elements_per_token,
+    }
+}
+
+/// Smooth maximum of two times: (a^q + b^q)^(1/q).
+fn join(a: f64, b: f64, q: f64) -> f64 {
+    let (low, high) = (a.min(b), a.max(b));
+    if high <= 0.0 {
+        return 0.0;
+    }
+    high * (1.0 + (low / high).powf(q)).powf(1.0 / q)
+}
+
+/// Pairs of query and key positions of `n` tokens after `c`, each looking back at most `window` positions.
+fn pairs(n: f64, c: f64, window: f64) -> f64 {
+    let all = n * c + n * (n + 1.0) / 2.0;
+    if c + n <= window {
+        return all;
+    }
+    // The first `free` tokens still see everything before them, the others a full window.
+    let free = (window - c).clamp(0.0, n);
+    free * c + free * (free + 1.0) / 2.0 + (n - free) * window
+}
