@@ -10,6 +10,7 @@ pub mod manifest;
 pub mod nnls;
 pub mod posterior;
 pub mod observe;
+pub mod observed;
 pub mod repeats;
 pub mod robust;
 mod rows;

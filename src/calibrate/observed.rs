@@ -1,12 +1,11 @@
 //! A measured run without steps: what was offered to which system, and figures of what its clients saw.
 
 use crate::engine::vllm::VllmConfig;
-use crate::metric::percentile::quantile_of_sorted;
 use crate::record::{RequestRecord, RunRecord, Status};
-use crate::sim::{HostTimes, LoadModel, SimError, WorldConfig, run};
+use crate::sim::{FrontEnd, HostTimes, LoadModel, SimError, WorldConfig, run};
 use crate::steptime::roofline::MissingFigure;
 use crate::steptime::{Deployment, Param, Parameters, Roofline, StepTime};
-use crate::units::SimTime;
+use crate::units::{SimDuration, SimTime};
 use crate::workload::trace::Trace;
 
 /// What is measured of a request or a run.
@@ -91,19 +90,24 @@ impl ObservedRun {
     /// [`ObservedError`] when it cannot be simulated.
     pub fn simulate(&self, parameters: &Parameters) -> Result<RunRecord, ObservedError> {
         let roofline = Roofline::new(self.deployment.clone(), *parameters)?;
-        self.simulate_with(&roofline)
+        self.simulate_with(&roofline, front_end(parameters))
     }
 
     /// The run with these step times.
     ///
     /// # Errors
     /// As [`ObservedRun::simulate`].
-    pub fn simulate_with(&self, step_time: &dyn StepTime) -> Result<RunRecord, ObservedError> {
+    pub fn simulate_with(
+        &self,
+        step_time: &dyn StepTime,
+        front_end: FrontEnd,
+    ) -> Result<RunRecord, ObservedError> {
         let config = WorldConfig {
             engine: self.engine.clone(),
             replicas: 1,
             load: self.load,
             host: HostTimes::default(),
+            front_end,
             stall: None,
             deadline: None,
         };
@@ -116,7 +120,7 @@ impl ObservedRun {
     /// As [`ObservedRun::simulate`].
     pub fn predict(&self, parameters: &Parameters) -> Result<Vec<f64>, ObservedError> {
         let record = self.simulate(parameters)?;
-        let samples = Samples::of(&record, &self.counted, parameters);
+        let samples = Samples::of(&record, &self.counted);
         Ok(self.observations.iter().map(|o| samples.figure(o.figure)).collect())
     }
 }
@@ -132,9 +136,7 @@ pub struct Samples {
 
 impl Samples {
     /// Of the completed requests that count.
-    pub fn of(record: &RunRecord, counted: &[bool], parameters: &Parameters) -> Self {
-        let front = parameters[Param::FrontEndIn] + parameters[Param::FrontEndOut];
-        let token = parameters[Param::ClientTokenTime];
+    pub fn of(record: &RunRecord, counted: &[bool]) -> Self {
         let mut samples = Self::default();
         let (mut tokens, mut last) = (0u64, SimTime::ZERO);
         for (request, counts) in record.requests.iter().zip(counted) {
@@ -143,10 +145,10 @@ impl Samples {
             }
             let Some((ttft, span, n)) = times(request) else { continue };
             let gaps = f64::from(n.saturating_sub(1));
-            samples.ttft.push(ttft + front);
-            samples.e2e.push(ttft + span + front + gaps * token);
+            samples.ttft.push(ttft);
+            samples.e2e.push(ttft + span);
             if n > 1 {
-                samples.tpot.push(span / gaps + token);
+                samples.tpot.push(span / gaps);
             }
             tokens += u64::from(n);
             last = last.max(request.last_token.unwrap_or_default());
@@ -174,6 +176,23 @@ impl Samples {
             Stat::Quantile(q) => quantile_of_sorted(list, q),
         }
     }
+}
+
+/// The front end that the parameters describe.
+pub fn front_end(parameters: &Parameters) -> FrontEnd {
+    let time = |p: Param| SimDuration::try_from_secs_f64(parameters[p]).unwrap_or_default();
+    FrontEnd {
+        inbound: time(Param::FrontEndIn),
+        outbound: time(Param::FrontEndOut),
+        per_output_token: time(Param::ClientTokenTime),
+    }
+}
+
+/// Quantile of a sorted list by linear interpolation between order statistics (numpy's default).
+fn quantile_of_sorted(sorted: &[f64], q: f64) -> f64 {
+    let rank = q.clamp(0.0, 1.0) * (sorted.len() - 1) as f64;
+    let (below, above) = (rank.floor() as usize, rank.ceil() as usize);
+    sorted[below] + (sorted[above] - sorted[below]) * rank.fract()
 }
 
 /// TTFT, time from the first to the last token, tokens.

@@ -1,12 +1,15 @@
 //! How long one engine step takes.
 
 pub mod batch;
+pub mod collective;
 pub mod deployment;
 pub mod fit_file;
 pub mod fitted;
 pub mod graphs;
 pub mod hull;
 pub mod linear;
+pub mod parameters;
+pub mod roofline;
 
 pub use batch::{BatchShape, RowShape};
 pub use deployment::{ComputeClass, Deployment, KvDtype, WeightDtype};
@@ -15,6 +18,8 @@ pub use fitted::FittedStepTime;
 pub use graphs::{CaptureSizes, GraphMode, StepMode};
 pub use hull::Hull;
 pub use linear::LinearStepTime;
+pub use parameters::{Param, Parameters};
+pub use roofline::Roofline;
 
 use crate::units::SimDuration;
 
