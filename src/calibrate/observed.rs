@@ -121,7 +121,11 @@ impl ObservedRun {
     pub fn predict(&self, parameters: &Parameters) -> Result<Vec<f64>, ObservedError> {
         let record = self.simulate(parameters)?;
         let samples = Samples::of(&record, &self.counted);
-        Ok(self.observations.iter().map(|o| samples.figure(o.figure)).collect())
+        Ok(self
+            .observations
+            .iter()
+            .map(|o| samples.figure(o.figure))
+            .collect())
     }
 }
 
@@ -143,7 +147,9 @@ impl Samples {
             if !counts || request.status != Status::Completed {
                 continue;
             }
-            let Some((ttft, span, n)) = times(request) else { continue };
+            let Some((ttft, span, n)) = times(request) else {
+                continue;
+            };
             let gaps = f64::from(n.saturating_sub(1));
             samples.ttft.push(ttft);
             samples.e2e.push(ttft + span);
@@ -199,5 +205,9 @@ fn quantile_of_sorted(sorted: &[f64], q: f64) -> f64 {
 fn times(request: &RequestRecord) -> Option<(f64, f64, u32)> {
     let (first, last) = (request.first_token?, request.last_token?);
     let ttft = first.as_secs_f64() - request.sent.as_secs_f64();
-    Some((ttft, last.as_secs_f64() - first.as_secs_f64(), request.output_tokens))
+    Some((
+        ttft,
+        last.as_secs_f64() - first.as_secs_f64(),
+        request.output_tokens,
+    ))
 }

@@ -84,7 +84,11 @@ pub struct Posterior {
 /// Huber's loss of a standardised residual.
 fn huber(r: f64) -> f64 {
     let a = r.abs();
-    if a <= HUBER { 0.5 * r * r } else { HUBER * (a - 0.5 * HUBER) }
+    if a <= HUBER {
+        0.5 * r * r
+    } else {
+        HUBER * (a - 0.5 * HUBER)
+    }
 }
 
 /// The loss: robust misfit and distance from the prior.
@@ -221,7 +225,11 @@ pub fn minimise(linear: &Linear, weights: &[f64], priors: &[LogPrior], from: &[f
                 base[j] = next[j].clamp(priors[j].bounds.0, priors[j].bounds.1);
             }
         };
-        let moved = x.iter().zip(&next).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        let moved = x
+            .iter()
+            .zip(&next)
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0, f64::max);
         x = next;
         if moved < 1e-10 {
             break;
@@ -235,7 +243,9 @@ impl Linear {
     pub fn at(&self, x: &[f64]) -> Vec<f64> {
         (0..self.residuals.len())
             .map(|i| {
-                let moved: f64 = (0..x.len()).map(|j| self.slopes[[i, j]] * (x[j] - self.x[j])).sum();
+                let moved: f64 = (0..x.len())
+                    .map(|j| self.slopes[[i, j]] * (x[j] - self.x[j]))
+                    .sum();
                 self.residuals[i] + moved
             })
             .collect()
@@ -258,7 +268,12 @@ impl Operator for Normal<'_> {
         let slopes = &self.linear.slopes;
         for i in 0..slopes.nrows() {
             let row = slopes.row(i);
-            let dot: f64 = row.iter().zip(p).zip(&self.scale).map(|((j, v), s)| j * s * v).sum();
+            let dot: f64 = row
+                .iter()
+                .zip(p)
+                .zip(&self.scale)
+                .map(|((j, v), s)| j * s * v)
+                .sum();
             let weighted = self.weights[i] * dot;
             for (slot, (j, s)) in out.iter_mut().zip(row.iter().zip(&self.scale)) {
                 *slot += weighted * j * s;
@@ -269,28 +284,39 @@ impl Operator for Normal<'_> {
 }
 
 /// The step of the free parameters that solves the normal equations.
-fn solve(
-    linear: &Linear,
-    weights: &[f64],
-    priors: &[LogPrior],
-    x: &[f64],
-    free: &[bool],
-) -> Vec<f64> {
+fn solve(linear: &Linear, weights: &[f64], priors: &[LogPrior], x: &[f64], free: &[bool]) -> Vec<f64> {
     let residuals = linear.at(x);
-    let scale: Vec<f64> = priors.iter().zip(free).map(|(p, f)| if *f { p.sd } else { 0.0 }).collect();
+    let scale: Vec<f64> = priors
+        .iter()
+        .zip(free)
+        .map(|(p, f)| if *f { p.sd } else { 0.0 })
+        .collect();
     let mut right: Vec<f64> = (0..x.len())
-        .map(|j| if free[j] { (priors[j].mean - x[j]) / priors[j].sd } else { 0.0 })
+        .map(|j| {
+            if free[j] {
+                (priors[j].mean - x[j]) / priors[j].sd
+            } else {
+                0.0
+            }
+        })
         .collect();
     for (i, r) in residuals.iter().enumerate() {
         for (j, slot) in right.iter_mut().enumerate() {
             *slot -= weights[i] * r * linear.slopes[[i, j]] * scale[j];
         }
     }
-    conjugate_gradient(&Normal { linear, weights, scale: scale.clone() }, right)
-        .iter()
-        .zip(&scale)
-        .map(|(v, s)| v * s)
-        .collect()
+    conjugate_gradient(
+        &Normal {
+            linear,
+            weights,
+            scale: scale.clone(),
+        },
+        right,
+    )
+    .iter()
+    .zip(&scale)
+    .map(|(v, s)| v * s)
+    .collect()
 }
 
 fn conjugate_gradient(normal: &Normal<'_>, right: Vec<f64>) -> Vec<f64> {
@@ -351,7 +377,10 @@ impl<M: Residuals> CostFunction for TrueLoss<'_, M> {
 
     fn cost(&self, x: &Vec<f64>) -> Result<f64, argmin::core::Error> {
         let inside = clamp(x.clone(), self.priors);
-        let out = self.model.at(&inside).map_or(1e12, |r| loss(&r, self.weights, &inside, self.priors));
+        let out = self
+            .model
+            .at(&inside)
+            .map_or(1e12, |r| loss(&r, self.weights, &inside, self.priors));
         Ok(out)
     }
 }
@@ -372,7 +401,11 @@ fn polish<M: Residuals>(
         corner[j] += if x[j] + h > p.bounds.1 { -h } else { h };
         corners.push(corner);
     }
-    let cost = TrueLoss { model, priors, weights };
+    let cost = TrueLoss {
+        model,
+        priors,
+        weights,
+    };
     let result = Executor::new(cost, NelderMead::new(corners))
         .configure(|s| s.max_iters(search.polish))
         .run()

@@ -21,8 +21,11 @@ pub enum Param {
     KvBandwidth,
     /// Fraction of the bf16 peak that prefill attention reaches over long prompts.
     PrefillAttention,
-    /// Tokens of a chunk at which prefill attention reaches half of that.
+    /// Positions that each prefill token costs beside those it attends to, twice: at a prompt of this length half of
+    /// the peak share is reached.
     PrefillHalfLength,
+    /// Time that prefill attention needs to walk over one key: a tile of queries reads all its keys in a row.
+    PrefillKeyTime,
     /// What grouped expert products reach of what dense ones reach.
     MoeEfficiency,
     /// Fixed time of a layer: launches, small kernels, tails of waves.
@@ -54,7 +57,7 @@ pub enum Param {
 }
 
 /// Number of parameters.
-pub const PARAMS: usize = 21;
+pub const PARAMS: usize = 22;
 
 /// What is known of a parameter before anything is measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -90,7 +93,8 @@ specs! {
     Join "join" "1" 1.0..16.0 prior 3.0 sd 0.5;
     KvBandwidth "kv_bandwidth" "1" 0.1..1.0 prior 0.80 sd 0.15;
     PrefillAttention "prefill_attention" "1" 0.02..1.0 prior 0.62 sd 0.25;
-    PrefillHalfLength "prefill_half_length" "tokens" 1.0..20000.0 prior 1200.0 sd 0.6;
+    PrefillHalfLength "prefill_half_length" "tokens" 1.0..20000.0 prior 800.0 sd 0.4;
+    PrefillKeyTime "prefill_key_time" "s/token" 1e-10..1e-6 prior 18e-9 sd 0.4;
     MoeEfficiency "moe_efficiency" "1" 0.1..1.2 prior 0.85 sd 0.20;
     LayerTime "layer_time" "s" 1e-7..2e-3 prior 25e-6 sd 0.35;
     StepTime "step_time" "s" 1e-6..2e-2 prior 5e-4 sd 0.7;

@@ -204,10 +204,7 @@ impl Roofline {
                 * ACTIVATION_BYTES
                 * (ELEMENTWISE_PASSES * self.hidden + 1.5 * self.quantised_elements)
                 / self.weight_bytes_per_s,
-            lm_head_s: self.gemm(
-                &self.lm_head,
-                f64::from(batch.prefill_seqs + batch.decode_tokens),
-            ),
+            lm_head_s: self.gemm(&self.lm_head, f64::from(batch.prefill_seqs + batch.decode_tokens)),
             collectives_s: self.collectives(tokens, rows),
             fixed_s: self.layers * p[Param::LayerTime] + p[Param::StepTime] + rows * p[Param::RowTime],
             host_s: 0.0,
@@ -241,7 +238,11 @@ impl Roofline {
         }
         let compute = 2.0 * tokens * gemm.params / self.gemm_flops;
         let bytes = gemm.params * gemm.weight_bytes + tokens * gemm.elements_per_token * ACTIVATION_BYTES;
-        join(compute, bytes / self.weight_bytes_per_s, self.parameters[Param::Join])
+        join(
+            compute,
+            bytes / self.weight_bytes_per_s,
+            self.parameters[Param::Join],
+        )
     }
 
     fn experts(&self, e: &Experts, tokens: f64) -> f64 {
@@ -251,23 +252,26 @@ impl Roofline {
         // Distinct experts that the batch touches if routing is even (step-time.md 3.3), of those on this rank.
         let touched = e.total * (1.0 - (1.0 - e.per_token / e.total).powf(tokens)) * e.share;
         let efficiency = self.parameters[Param::MoeEfficiency];
-        let compute =
-            2.0 * tokens * e.per_token * e.share * e.params / (self.gemm_flops * efficiency);
+        let compute = 2.0 * tokens * e.per_token * e.share * e.params / (self.gemm_flops * efficiency);
         let memory = touched * e.params * e.weight_bytes / (self.weight_bytes_per_s * efficiency);
         e.layers * (join(compute, memory, self.parameters[Param::Join]) + self.gemm(&e.always, tokens))
     }
 
-    /// Attention of one prefill chunk over all layers.
+    /// Attention of one prefill chunk over all layers: the pairs it computes and a share of tiles that is lost by
+    /// token, but never faster than walking over its keys one after another.
     fn prefill(&self, row: &RowShape) -> f64 {
         let (n, c) = (f64::from(row.tokens), f64::from(row.computed));
-        let reach = n / (n + self.parameters[Param::PrefillHalfLength]);
+        let lost = 0.5 * self.parameters[Param::PrefillHalfLength] * n;
         self.attention
             .iter()
             .filter(|a| a.layers > 0.0)
             .map(|a| {
-                let compute = a.flops_per_pair_prefill * pairs(n, c, a.window) / (self.attention_flops * reach);
-                let read = (c + n).min(a.window + n) * a.kv_bytes / self.kv_bytes_per_s;
-                a.layers * compute.max(read)
+                let keys = (c + n).min(a.window + n);
+                let compute =
+                    a.flops_per_pair_prefill * (pairs(n, c, a.window) + lost) / self.attention_flops;
+                let walk = keys * self.parameters[Param::PrefillKeyTime];
+                let read = keys * a.kv_bytes / self.kv_bytes_per_s;
+                a.layers * compute.max(walk).max(read)
             })
             .sum()
     }
@@ -313,7 +317,12 @@ impl Roofline {
                 let params = hidden * d * (2.0 * heads + 2.0 * kv_heads);
                 let elements = 2.0 * hidden + d * (2.0 * heads + 2.0 * kv_heads);
                 let pair = 4.0 * heads * d;
-                (gemm(params, weight_bytes, elements), pair, pair, 2.0 * kv_heads * d)
+                (
+                    gemm(params, weight_bytes, elements),
+                    pair,
+                    pair,
+                    2.0 * kv_heads * d,
+                )
             }
             Some(mla) => {
                 let [q, r, nope, rope, v] = [
@@ -350,12 +359,19 @@ impl Roofline {
             kv_bytes,
             window,
         };
-        let window = model.window.as_ref().map_or(f64::INFINITY, |w| f64::from(w.tokens.value));
+        let window = model
+            .window
+            .as_ref()
+            .map_or(f64::INFINITY, |w| f64::from(w.tokens.value));
         let vocab_per_rank = (f64::from(model.vocab.value) / tp).ceil();
         let eight_bit = deployment.dtype.compute() != ComputeClass::Bf16;
         let experts = model.moe.as_ref().map(|moe| {
             let ep = f64::from(deployment.ep.max(1));
-            let (share, split) = if deployment.ep > 1 { (1.0 / ep, 1.0) } else { (1.0, tp) };
+            let (share, split) = if deployment.ep > 1 {
+                (1.0 / ep, 1.0)
+            } else {
+                (1.0, tp)
+            };
             let width = f64::from(moe.intermediate.value) / split;
             let shared = f64::from(moe.shared_intermediate.value) / tp;
             let router = hidden * f64::from(moe.experts.value);
@@ -366,7 +382,11 @@ impl Roofline {
                 share,
                 params: 3.0 * hidden * width,
                 weight_bytes: deployment.expert_weight_bytes(),
-                always: gemm(3.0 * hidden * shared + router, weight_bytes, 2.0 * hidden + 2.0 * shared),
+                always: gemm(
+                    3.0 * hidden * shared + router,
+                    weight_bytes,
+                    2.0 * hidden + 2.0 * shared,
+                ),
             }
         });
         Self {
@@ -382,8 +402,15 @@ impl Roofline {
             mlp: gemm(3.0 * hidden * inter, weight_bytes, 2.0 * hidden + 5.0 * inter),
             mlp_layers: layers - f64::from(model.moe_layers()),
             experts,
-            attention: [attention(layers - windowed, f64::INFINITY), attention(windowed, window)],
-            lm_head: gemm(hidden * vocab_per_rank, UNQUANTISED_BYTES, hidden + vocab_per_rank),
+            attention: [
+                attention(layers - windowed, f64::INFINITY),
+                attention(windowed, window),
+            ],
+            lm_head: gemm(
+                hidden * vocab_per_rank,
+                UNQUANTISED_BYTES,
+                hidden + vocab_per_rank,
+            ),
             hidden,
             vocab_per_rank,
             reduces_per_layer: 2.0,
