@@ -1,10 +1,13 @@
 //! A capture as a run's raw events, so that measured and simulated runs go through the same metrics.
 
+use super::manifest::ClockSide;
 use super::observe::Capture;
 use crate::engine::FinishReason;
 use crate::input::InputError;
+use crate::metric::summary::{Boundary, SummaryOptions};
+use crate::metric::window::Window;
 use crate::record::{ReplicaRecord, RequestRecord, RunRecord, Status, TokenLog};
-use crate::units::SimTime;
+use crate::units::{SimDuration, SimTime};
 
 /// The raw events of a capture's run. Arrival is the due time; tokens are visible when their step ends.
 ///
@@ -19,11 +22,13 @@ pub fn record_of(capture: &Capture) -> Result<RunRecord, InputError> {
     let times = if capture.has_token_times() {
         capture.token_times()?
     } else {
+        // Without steps either, a client's first and last token are all that is known.
         times_from_steps(capture)
     };
     let mut requests = Vec::with_capacity(capture.requests.len());
     for ((row, offered), times) in capture.requests.iter().zip(&trace.requests).zip(times) {
-        let complete = row.output_tokens == row.requested_output_tokens;
+        // What a client reports has ended, at the cap or before.
+        let complete = row.output_tokens == row.requested_output_tokens || !capture.has_steps();
         requests.push(RequestRecord {
             scheduled: offered.arrival,
             sent: offered.arrival,
@@ -65,6 +70,23 @@ pub fn record_of(capture: &Capture) -> Result<RunRecord, InputError> {
         requests,
         replicas: vec![replica],
         end,
+    })
+}
+
+/// How a capture's run is to be summarised: what arrives in its warm-up is in no statistic.
+///
+/// # Errors
+/// [`InputError`] when the warm-up is not a span.
+pub fn summary_options(capture: &Capture) -> Result<SummaryOptions, InputError> {
+    let warmup = SimDuration::try_from_secs_f64(capture.manifest.warmup_s)
+        .map_err(|e| InputError::in_file(&capture.folder, e.to_string()).at("warmup_s"))?;
+    Ok(SummaryOptions {
+        window: Window::after(warmup, None),
+        boundary: match capture.manifest.clock {
+            ClockSide::Engine => Boundary::Engine,
+            ClockSide::Client => Boundary::Serving,
+        },
+        ..SummaryOptions::default()
     })
 }
 

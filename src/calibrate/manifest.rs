@@ -4,62 +4,126 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use super::assume::RawManifest;
+use super::rows::CaptureRequest;
 use crate::engine::vllm::{Behaviour, Policy, VllmConfig};
-use crate::input::{InputError, read_text};
+use crate::input::InputError;
 use crate::kv::MAX_BLOCKS;
 
 /// How requests were offered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CaptureMode {
     /// At their arrival times.
+    #[default]
     Open,
     /// Group by group, each into an idle engine; `arrival_s` is the number of the group.
     Batch,
 }
 
-/// `manifest.json` of a capture folder.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// Where the times of requests and tokens were taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClockSide {
+    /// In the engine's process: no HTTP, no tokenizer.
+    #[default]
+    Engine,
+    /// At the client.
+    Client,
+}
+
+/// What decides when a request is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OfferedModel {
+    /// The arrival times alone.
+    #[default]
+    OpenLoop,
+    /// A fixed number of clients, each sending its next request when it has seen the last answer's end.
+    ClosedLoop,
+}
+
+/// How load was offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OfferedLoad {
+    /// What decides when a request is sent.
+    #[serde(default)]
+    pub model: OfferedModel,
+    /// Clients of a closed loop.
+    pub concurrency: Option<u32>,
+}
+
+/// `manifest.json` of a capture folder, with every knob known: given, or assumed and listed.
+#[derive(Debug, Clone, PartialEq)]
 pub struct CaptureManifest {
     /// Name of the run inside its set.
-    #[serde(default)]
     pub name: Option<String>,
     /// How requests were offered.
     pub mode: CaptureMode,
-    /// End of the last step, in seconds from the start of the run.
+    /// End of the last step, or of the last token, in seconds from the start of the run.
     pub duration_s: f64,
     /// The vLLM release, as it prints itself.
     pub vllm: String,
     /// The knobs that were in force.
     pub engine_effective: EffectiveKnobs,
     /// The machine, as far as it is told.
-    #[serde(default)]
     pub machine: Machine,
     /// Fixed work timed before the run.
-    #[serde(default)]
     pub speed_probe_before: Option<SpeedProbe>,
     /// Fixed work timed after the run.
-    #[serde(default)]
     pub speed_probe_after: Option<SpeedProbe>,
     /// Steps of the run.
-    #[serde(default)]
     pub steps: Option<u64>,
     /// Requests of the run.
-    #[serde(default)]
     pub requests: Option<u64>,
     /// Output tokens of the run.
-    #[serde(default)]
     pub tokens_out: Option<u64>,
     /// Preemptions of the run.
-    #[serde(default)]
     pub preemptions: Option<u64>,
     /// The run was cut off before its end.
-    #[serde(default)]
     pub truncated: bool,
+    /// Where the times were taken.
+    pub clock: ClockSide,
+    /// Requests that arrive in the first so many seconds load the system and are in no statistic.
+    pub warmup_s: f64,
+    /// What decided when a request was sent.
+    pub load: OfferedLoad,
+    /// Device, model and how it was split.
+    pub served: Served,
+    /// Instant of the capture's time 0 as Unix time, where it is told.
+    pub t0_unix_s: Option<f64>,
+    /// The same instant on the machine's monotonic clock.
+    pub t0_monotonic_s: Option<f64>,
+    /// What the manifest does not say and was assumed, one sentence each.
+    pub assumptions: Vec<String>,
+}
+
+/// What was served on what, as far as a manifest says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Served {
+    /// Accelerator profile.
+    pub accelerator: Option<String>,
+    /// Instance type.
+    pub instance: Option<String>,
+    /// Model: a profile or a Hugging Face name.
+    pub model: Option<String>,
+    /// Number format of the weights.
+    pub dtype: Option<String>,
+    /// Number format of the KV cache.
+    pub kv_dtype: Option<String>,
+    /// Tensor-parallel ranks.
+    pub tensor_parallel_size: Option<u32>,
+    /// Pipeline stages.
+    pub pipeline_parallel_size: Option<u32>,
+    /// Data-parallel ranks.
+    pub data_parallel_size: Option<u32>,
+    /// Expert-parallel ranks.
+    pub expert_parallel_size: Option<u32>,
 }
 
 /// The engine's knobs as the engine resolved them.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct EffectiveKnobs {
     /// Most running requests.
     pub max_num_seqs: u32,
@@ -72,27 +136,23 @@ pub struct EffectiveKnobs {
     /// KV blocks, the null block included.
     pub num_gpu_blocks: u32,
     /// KV blocks that requests can use.
-    #[serde(default)]
     pub usable_blocks: Option<u32>,
     /// Reuse of full blocks with equal content.
     pub enable_prefix_caching: bool,
     /// Prompts may be computed in pieces.
     pub enable_chunked_prefill: bool,
     /// Cap on the tokens of a request in one step; 0 = off.
-    #[serde(default)]
     pub long_prefill_token_threshold: u32,
     /// Queue order.
-    #[serde(default)]
     pub policy: Policy,
     /// One step is scheduled ahead of the device.
-    #[serde(default)]
     pub async_scheduling: Option<bool>,
     /// The whole prompt must fit at admission.
-    #[serde(default)]
     pub scheduler_reserve_full_isl: Option<bool>,
     /// Share of the blocks kept free at admission.
-    #[serde(default)]
     pub watermark: Option<f64>,
+    /// No captured graphs.
+    pub enforce_eager: Option<bool>,
 }
 
 /// What a manifest tells of the machine.
@@ -131,19 +191,14 @@ pub struct ProbeTimes {
 }
 
 impl CaptureManifest {
-    /// Reads `manifest.json`.
+    /// A manifest as it was read from `path`, with everything known. Knobs that it lacks are assumed as vLLM
+    /// would have set them and listed in `assumptions`; sizes that must hold the run are taken from its
+    /// `requests`.
     ///
     /// # Errors
-    /// [`InputError`] with the path of the field that is missing or wrong.
-    pub fn read(path: &Path) -> Result<Self, InputError> {
-        let text = read_text(path)?;
-        let mut json = serde_json::Deserializer::from_str(&text);
-        let manifest: Self = serde_path_to_error::deserialize(&mut json).map_err(|e| {
-            InputError::in_file(path, format!("cannot be used ({})", e.inner()))
-                .at_field(e.path())
-                .allowed("a manifest as the capture tool writes it")
-        })?;
-        json.end().map_err(|e| InputError::in_file(path, e.to_string()))?;
+    /// [`InputError`] with the path of the field that is wrong.
+    pub(super) fn of(raw: RawManifest, path: &Path, requests: &[CaptureRequest]) -> Result<Self, InputError> {
+        let manifest = raw.resolve(path, requests)?;
         manifest.check(path)?;
         Ok(manifest)
     }
@@ -158,6 +213,30 @@ impl CaptureManifest {
                 format!("{} s is not a run length", self.duration_s),
                 "more than 0 seconds",
             );
+        }
+        if !(self.warmup_s.is_finite() && self.warmup_s >= 0.0) {
+            return wrong(
+                "warmup_s",
+                format!("{} s is not a span", self.warmup_s),
+                "seconds from 0",
+            );
+        }
+        match (self.load.model, self.load.concurrency) {
+            (OfferedModel::ClosedLoop, None | Some(0)) => {
+                return wrong(
+                    "load.concurrency",
+                    "a closed loop without clients".into(),
+                    "the number of clients, at least 1",
+                );
+            }
+            (OfferedModel::OpenLoop, Some(_)) => {
+                return wrong(
+                    "load.concurrency",
+                    "an open loop has no fixed number of clients".into(),
+                    "model: closed-loop, or no concurrency",
+                );
+            }
+            _ => {}
         }
         self.engine_effective.check(path)?;
         for (name, probe) in [

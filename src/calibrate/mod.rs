@@ -1,6 +1,7 @@
 //! From measurements to step-time models: captures in, fits out.
 
 pub mod actual;
+mod assume;
 pub mod check;
 pub mod dataset;
 mod errors;
@@ -10,6 +11,7 @@ pub mod manifest;
 pub mod nnls;
 pub mod observe;
 pub mod observed;
+mod plausible;
 pub mod posterior;
 pub mod repeats;
 pub mod robust;
@@ -19,8 +21,9 @@ mod table;
 #[cfg(test)]
 mod test_data;
 
+pub use assume::TimeUnit;
 pub use check::{RunCheck, check_run};
 pub use fit_steps::{FitError, FitOptions, fit_steps, step_shift_of};
-pub use manifest::{CaptureManifest, CaptureMode};
+pub use manifest::{CaptureManifest, CaptureMode, ClockSide, OfferedLoad, OfferedModel, Served};
 pub use observe::{Capture, find_captures, is_capture, read_captures};
-pub use rows::{CaptureRequest, CaptureStep, WorkRow};
+pub use rows::{CaptureRequest, CaptureStep, OuterTimes, WorkRow};

@@ -1,11 +1,14 @@
-//! Captures: folders that hold every step, request and token time of one run of a real engine.
+//! Captures: folders that hold the requests of one run of a real engine, and where it was instrumented, every
+//! step and token time.
 
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
+use super::assume::{RawManifest, TimeUnit};
 use super::manifest::{CaptureManifest, CaptureMode};
+use super::plausible;
 use super::rows::{CLOCK_ROUNDING_S, CaptureRequest, CaptureStep, read_requests, read_steps};
 use crate::engine::vllm::VllmConfig;
 use crate::input::{InputError, first_existing, read_text};
@@ -29,19 +32,26 @@ pub struct Capture {
     pub name: String,
     /// How the run was made.
     pub manifest: CaptureManifest,
-    /// Engine steps in order.
+    /// Engine steps in order; empty where nobody looked into the engine.
     pub steps: Vec<CaptureStep>,
     /// Requests; a request's id is its index.
     pub requests: Vec<CaptureRequest>,
-    /// SHA-256 of the uncompressed text of the steps, in hexadecimal.
+    /// SHA-256 of the uncompressed text of the steps, or of the requests where there are none, in hexadecimal.
     pub steps_sha256: String,
+    /// What was assumed because the files do not say it, one sentence each.
+    pub assumptions: Vec<String>,
 }
 
-/// Whether `folder` holds a capture: steps, requests and a manifest.
+/// Whether `folder` holds a capture: requests and a manifest. Steps may be missing.
 pub fn is_capture(folder: &Path) -> bool {
-    [MANIFEST, STEPS, REQUESTS]
+    [MANIFEST, REQUESTS]
         .iter()
         .all(|names| first_existing(folder, names).is_some())
+}
+
+/// Whether `folder` holds a capture with the engine's steps.
+pub fn is_capture_with_steps(folder: &Path) -> bool {
+    is_capture(folder) && first_existing(folder, STEPS).is_some()
 }
 
 /// The captures at or below `path`, sorted.
@@ -53,7 +63,8 @@ pub fn find_captures(path: &Path) -> Result<Vec<PathBuf>, InputError> {
     collect(path, MAX_DEPTH, &mut found)?;
     if found.is_empty() {
         return Err(InputError::in_file(path, "holds no capture").allowed(
-            "a folder with manifest.json, steps.csv[.gz] and requests.csv[.gz], or a folder of such folders",
+            "a folder with manifest.json, requests.csv[.gz] and, if the engine was instrumented, steps.csv[.gz]; or a \
+             folder of such folders",
         ));
     }
     found.sort();
@@ -99,22 +110,54 @@ impl Capture {
     /// [`InputError`] with file, line and column for anything missing, broken or inconsistent.
     pub fn read(folder: &Path) -> Result<Self, InputError> {
         let manifest_path = require(folder, MANIFEST)?;
-        let manifest = CaptureManifest::read(&manifest_path)?;
+        let raw = RawManifest::read(&manifest_path)?;
         let requests_path = require(folder, REQUESTS)?;
-        let requests = read_requests(&requests_path, &read_text(&requests_path)?)?;
-        let steps_path = require(folder, STEPS)?;
-        let text = read_text(&steps_path)?;
-        let steps = read_steps(&steps_path, &text, &requests)?;
+        let requests_text = read_text(&requests_path)?;
+        let steps_path = first_existing(folder, STEPS);
+        let unit = raw.time_unit.unwrap_or(TimeUnit::Seconds);
+        let mut requests = read_requests(&requests_path, &requests_text, unit, steps_path.is_some())?;
+        if steps_path.is_none() {
+            plausible::check(&requests_path, &requests, raw.time_unit)?;
+        }
+        let (live, given) = (raw.is_live(), raw.says_how_many());
+        if given.is_some_and(|n| n != requests.len() as u64) {
+            return Err(disagree(&manifest_path, "requests", given, requests.len() as u64));
+        }
+        let mut left_out = None;
+        let (steps, hashed) = match &steps_path {
+            Some(path) => {
+                let text = read_text(path)?;
+                (read_steps(path, &text, &requests)?, text)
+            }
+            None => {
+                left_out = leave_out_failed(&requests_path, &mut requests)?;
+                (Vec::new(), requests_text)
+            }
+        };
+        let mut manifest = CaptureManifest::of(raw, &manifest_path, &requests)?;
+        if live && let Some(last) = steps.last() {
+            // The probe of a live server writes how long it was watched; the run ends with its last step.
+            manifest.duration_s = last.t_end_s;
+        }
+        let mut assumptions = manifest.assumptions.clone();
+        assumptions.extend(left_out);
+        assumptions.extend(unknown_prefixes(&manifest, &requests));
         let capture = Self {
             folder: folder.to_owned(),
             name: name_of(folder),
             manifest,
             steps,
             requests,
-            steps_sha256: hex(&Sha256::digest(text.as_bytes())),
+            steps_sha256: hex(&Sha256::digest(hashed.as_bytes())),
+            assumptions,
         };
         capture.check_totals(&manifest_path)?;
         Ok(capture)
+    }
+
+    /// Whether the capture tells the engine's steps.
+    pub fn has_steps(&self) -> bool {
+        !self.steps.is_empty()
     }
 
     fn check_totals(&self, manifest_path: &Path) -> Result<(), InputError> {
@@ -122,24 +165,24 @@ impl Capture {
         let preemptions: u64 = self.steps.iter().map(|s| u64::from(s.preempted)).sum();
         let per_request: u64 = self.requests.iter().map(|r| u64::from(r.preemptions)).sum();
         let m = &self.manifest;
-        for (field, told, counted) in [
-            ("steps", m.steps, self.steps.len() as u64),
-            ("requests", m.requests, self.requests.len() as u64),
-            ("tokens_out", m.tokens_out, tokens_out),
-            ("preemptions", m.preemptions, preemptions),
-            ("preemptions", m.preemptions, per_request),
-        ] {
-            if told.is_some_and(|t| t != counted) {
-                let found = format!("says {} but the tables hold {counted}", told.unwrap_or_default());
-                return Err(InputError::in_file(manifest_path, found)
-                    .at(field)
-                    .allowed("the files of one and the same run"));
+        if self.has_steps() {
+            for (field, told, counted) in [
+                ("steps", m.steps, self.steps.len() as u64),
+                ("tokens_out", m.tokens_out, tokens_out),
+                ("preemptions", m.preemptions, preemptions),
+                ("preemptions", m.preemptions, per_request),
+            ] {
+                // A live server's probe counts preemptions, but not by request.
+                let comparable = told.is_some_and(|t| t != counted);
+                if comparable && !(m.t0_unix_s.is_some() && field == "preemptions") {
+                    return Err(disagree(manifest_path, field, told, counted));
+                }
             }
-        }
-        let end = self.steps.last().map_or(0.0, |s| s.t_end_s);
-        if (m.duration_s - end).abs() > CLOCK_ROUNDING_S {
-            let found = format!("says {} s but the last step ends at {end} s", m.duration_s);
-            return Err(InputError::in_file(manifest_path, found).at("duration_s"));
+            let end = self.steps.last().map_or(0.0, |s| s.t_end_s);
+            if (m.duration_s - end).abs() > CLOCK_ROUNDING_S {
+                let found = format!("says {} s but the last step ends at {end} s", m.duration_s);
+                return Err(InputError::in_file(manifest_path, found).at("duration_s"));
+            }
         }
         Ok(())
     }
@@ -168,6 +211,9 @@ impl Capture {
                     greedy_outputs: false,
                 }),
                 priority: request.priority,
+                // A client's request that ended before its cap ended by itself.
+                eos_at: Some(request.output_tokens)
+                    .filter(|&n| !self.has_steps() && n > 0 && n < request.requested_output_tokens),
                 ..TraceRequest::plain(arrival, request.input_tokens, request.requested_output_tokens)
             });
         }
@@ -195,6 +241,38 @@ impl Capture {
         let path = require(&self.folder, TOKENS)?;
         read_tokens(&path, &read_text(&path)?, &self.requests)
     }
+}
+
+fn disagree(manifest_path: &Path, field: &str, told: Option<u64>, counted: u64) -> InputError {
+    let found = format!("says {} but the tables hold {counted}", told.unwrap_or_default());
+    InputError::in_file(manifest_path, found)
+        .at(field)
+        .allowed("the files of one and the same run")
+}
+
+/// Requests that failed say nothing of the engine's speed, and what they would have asked is unknown.
+fn leave_out_failed(path: &Path, requests: &mut Vec<CaptureRequest>) -> Result<Option<String>, InputError> {
+    let all = requests.len();
+    requests.retain(|r| !r.failed);
+    let failed = all - requests.len();
+    if requests.is_empty() {
+        return Err(InputError::in_file(path, format!("all {all} requests failed"))
+            .allowed("at least one request that was served"));
+    }
+    Ok((failed > 0).then(|| {
+        format!("{failed} of {all} requests failed and are left out, as if they had never loaded the engine")
+    }))
+}
+
+/// Prefix hits without the groups that share the prefixes cannot be simulated.
+fn unknown_prefixes(manifest: &CaptureManifest, requests: &[CaptureRequest]) -> Option<String> {
+    let hits = requests.iter().filter(|r| r.cached_input_tokens > 0).count();
+    let grouped = requests.iter().any(|r| r.prefix_group.is_some());
+    (manifest.engine_effective.enable_prefix_caching && hits > 0 && !grouped).then(|| {
+        format!(
+            "{hits} requests had prefix hits, but no prefix_group says with whom they share: simulated without hits"
+        )
+    })
 }
 
 #[derive(Deserialize)]

@@ -155,7 +155,7 @@ fn wrong_cells_are_told_with_line_and_column() {
             "steps.csv",
             "0:3:0",
             "0:4:0",
-            ["line 2", "do not agree with work", "prefill_tokens: 4"],
+            ["line 2", "do not agree with work", "makes (1, 4, 10"],
         ),
         (
             "steps.csv",
@@ -229,8 +229,12 @@ fn totals_and_knobs_must_agree() {
         ("\"open\"", "\"opened\"", ["mode", "opened", "batch"]),
         (
             "\"max_num_seqs\": 16,",
-            "",
-            ["engine_effective", "missing field", "max_num_seqs"],
+            "\"max_num_seq\": 16,",
+            [
+                "engine_effective",
+                "unknown key 'max_num_seq'",
+                "did you mean 'max_num_seqs'",
+            ],
         ),
     ] {
         assert_says(&error_with("manifest.json", from, to), &parts);
@@ -275,11 +279,148 @@ fn token_times_must_agree_with_the_requests() {
     );
 }
 
+/// What a client sees, and a manifest that says little.
+const CLIENT_REQUESTS: &str = "\
+id,arrival_s,first_token_s,last_token_s,input_tokens,output_tokens,max_tokens,status
+0,0.000,0.110,0.200,300,3,3,ok
+1,0.050,,,,,,error
+2,0.100,0.160,0.200,200,2,9,ok
+";
+
+fn client_capture(manifest: &str, requests: &str) -> Result<Capture, InputError> {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("manifest.json"), manifest).unwrap();
+    std::fs::write(dir.path().join("requests.csv"), requests).unwrap();
+    assert!(is_capture(dir.path()) && !is_capture_with_steps(dir.path()));
+    Capture::read(dir.path())
+}
+
+#[test]
+fn requests_alone_are_a_capture_that_says_what_it_assumes() {
+    let capture = client_capture(
+        "{\"clock\": \"client\", \"accelerator\": \"h100-sxm\"}",
+        CLIENT_REQUESTS,
+    )
+    .unwrap();
+    assert!(!capture.has_steps());
+    let config = capture.engine_config().unwrap();
+    assert_eq!((config.max_num_seqs, config.max_num_batched_tokens), (1024, 8192));
+    let told = capture.assumptions.join("\n");
+    for part in [
+        "vllm = 0.32.0",
+        "max_num_seqs = 1024 (vLLM 0.32.0 on h100-sxm)",
+        "max_model_len = 4096 (no model profile",
+        "num_gpu_blocks = 262145 (not told",
+        "1 of 3 requests failed",
+    ] {
+        assert!(told.contains(part), "'{part}' is not in: {told}");
+    }
+    // The one that ended before its cap is played to its real end.
+    let trace = capture.trace().unwrap();
+    assert_eq!(
+        trace
+            .requests
+            .iter()
+            .map(TraceRequest::output_tokens)
+            .collect::<Vec<_>>(),
+        [3, 2]
+    );
+    let record = crate::calibrate::actual::record_of(&capture).unwrap();
+    assert_eq!(record.requests[1].first_token, Some(SimTime(160_000_000)));
+    assert!(
+        record
+            .requests
+            .iter()
+            .all(|r| r.status == crate::record::Status::Completed)
+    );
+}
+
+#[test]
+fn the_memory_of_a_named_device_and_model_gives_the_blocks() {
+    let capture = client_capture(
+        "{\"accelerator\": \"h100-sxm\", \"model\": \"llama-3.1-8b\", \"vllm\": \"0.15.1\"}",
+        CLIENT_REQUESTS,
+    )
+    .unwrap();
+    let told = capture.assumptions.join("\n");
+    assert!(
+        told.contains("num_gpu_blocks") && told.contains("memory ledger"),
+        "{told}"
+    );
+    let unknown = client_capture(
+        "{\"accelerator\": \"h100-sxm\", \"model\": \"somebody/else-9b\"}",
+        CLIENT_REQUESTS,
+    )
+    .unwrap();
+    assert!(
+        unknown
+            .assumptions
+            .join("\n")
+            .contains("no profile of the model 'somebody/else-9b'")
+    );
+}
+
+#[test]
+fn other_units_and_durations_are_noticed() {
+    let in_ms = "id,arrival_s,first_token_s,last_token_s,input_tokens,output_tokens\n0,0,110,200,3,3\n1,50,160,200,2,2\n";
+    let error = client_capture("{}", in_ms).unwrap_err().to_string();
+    assert_says(
+        &error,
+        &["requests.csv", "per output token", "\"time_unit\": \"ms\""],
+    );
+    let read = client_capture("{\"time_unit\": \"ms\"}", in_ms).unwrap();
+    assert_eq!(read.requests[1].first_token_s, Some(0.16));
+    let durations = CLIENT_REQUESTS.replace("0.100,0.160,0.200", "0.900,0.060,0.100");
+    let error = client_capture("{}", &durations).unwrap_err().to_string();
+    assert_says(&error, &["before their arrival", "points in time", "--columns"]);
+}
+
+#[test]
+fn misspelt_keys_and_odd_loads_are_refused() {
+    for (manifest, parts) in [
+        (
+            "{\"acelerator\": \"h100-sxm\"}",
+            ["acelerator", "did you mean 'accelerator'"],
+        ),
+        (
+            "{\"load\": {\"model\": \"closed-loop\"}}",
+            ["load.concurrency", "without clients"],
+        ),
+        (
+            "{\"load\": {\"model\": \"closed\"}}",
+            ["load.model", "closed-loop"],
+        ),
+        ("{\"warmup_s\": -1}", ["warmup_s", "seconds from 0"]),
+        ("{\"clock\": \"server\"}", ["clock", "client"]),
+        ("{\"vllm\": \"0.32.9\"}", ["0.32.9", "did you mean '0.32.0'"]),
+    ] {
+        assert_says(
+            &client_capture(manifest, CLIENT_REQUESTS).unwrap_err().to_string(),
+            &parts,
+        );
+    }
+    assert_says(
+        &client_capture("{}", &CLIENT_REQUESTS.replace("input_tokens", "input_token"))
+            .unwrap_err()
+            .to_string(),
+        &["no column 'input_tokens'", "did you mean 'input_token'"],
+    );
+    assert_says(
+        &client_capture(
+            "{}",
+            "id,arrival_s,first_token_s,last_token_s,input_tokens,output_tokens,status\n0,0,,,,,error\n",
+        )
+        .unwrap_err()
+        .to_string(),
+        &["all 1 requests failed"],
+    );
+}
+
 proptest! {
     /// Bytes changed, cut off or put in anywhere give a capture or an error, never a panic.
     #[test]
     fn mangled_files_never_panic(
-        which in 0usize..4,
+        which in 0usize..5,
         edits in proptest::collection::vec((0usize..4000, any::<u8>(), 0u8..3), 1..8),
     ) {
         let (name, text) = [
@@ -287,6 +428,7 @@ proptest! {
             ("requests.csv", REQUESTS_TEXT),
             ("manifest.json", MANIFEST_TEXT),
             ("tokens.jsonl", TOKENS_TEXT),
+            ("requests.csv", CLIENT_REQUESTS),
         ][which];
         let mut bytes = text.as_bytes().to_vec();
         for (place, byte, kind) in edits {
@@ -301,6 +443,10 @@ proptest! {
         let dir = test_data::capture();
         let run = dir.path().join("set/run");
         std::fs::write(run.join(name), bytes).unwrap();
+        if which == 4 {
+            std::fs::remove_file(run.join("steps.csv")).unwrap();
+            std::fs::write(run.join("manifest.json"), "{}").unwrap();
+        }
         if let Ok(capture) = Capture::read(&run) {
             let _ = capture.token_times();
             let _ = capture.trace();

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::table::{Row, Table};
+use super::assume::TimeUnit;
+use super::table::{Header, Row, Table};
 use crate::input::InputError;
 use crate::steptime::BatchShape;
 
@@ -40,9 +41,26 @@ const STEP_COLUMNS: &[&str] = &[
     "work",
 ];
 
+/// Columns that a table of steps may lack: probes before these wrote none.
+const OPTIONAL_STEP_COLUMNS: &[&str] = &["probe_s", "added_total"];
+
+/// Columns of requests. A client's table has the first six; one of the engine's has more, under the names of
+/// the in-process capture or of the live server's probe.
 const REQUEST_COLUMNS: &[&str] = &[
     "id",
     "arrival_s",
+    "request_id",
+    "status",
+    "error",
+    "api_call_s",
+    "engine_recv_s",
+    "engine_add_s",
+    "api_first_s",
+    "api_last_s",
+    "client_send_s",
+    "client_first_token_s",
+    "client_last_token_s",
+    "max_tokens",
     "add_start_s",
     "add_end_s",
     "first_scheduled_s",
@@ -123,6 +141,32 @@ impl CaptureStep {
     }
 }
 
+/// The columns without which a table of requests says nothing. With steps there must also be the engine's.
+fn is_required(header: &Header<'_>, name: &str, with_steps: bool) -> bool {
+    let live = header.has("engine_recv_s");
+    match name {
+        "id" | "first_token_s" | "last_token_s" | "input_tokens" | "output_tokens" => true,
+        "arrival_s" => !live,
+        "engine_add_s" | "max_tokens" => live,
+        "add_end_s" | "computed_input_tokens" | "requested_output_tokens" => with_steps && !live,
+        "first_scheduled_s" | "cached_input_tokens" => with_steps,
+        _ => false,
+    }
+}
+
+/// What a client, or the API server on its behalf, saw of a request; seconds from the start of the run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OuterTimes {
+    /// The request was sent, or the API server called the engine.
+    pub sent_s: f64,
+    /// The first token arrived.
+    pub first_token_s: f64,
+    /// The last token arrived.
+    pub last_token_s: f64,
+    /// The times are the client's; else the API server's.
+    pub client: bool,
+}
+
 /// One request as it was recorded. Times are seconds from the start of the run; a run that was cut off leaves
 /// some of them empty.
 #[derive(Debug, Clone, PartialEq)]
@@ -161,18 +205,32 @@ pub struct CaptureRequest {
     pub priority: i32,
     /// Seed of its own tokens.
     pub seed: u64,
+    /// The name that client and server know it by.
+    pub request_id: Option<String>,
+    /// It came back with an error. Such a request is counted and left out.
+    pub failed: bool,
+    /// Its times outside of the engine, where the capture has both.
+    pub outer: Option<OuterTimes>,
 }
 
-/// Parses the table of requests; ids count up from 0 and arrivals never go back.
-pub(super) fn read_requests(path: &Path, text: &str) -> Result<Vec<CaptureRequest>, InputError> {
+/// Parses the table of requests; ids count up from 0 and arrivals never go back. `unit` is that of its times.
+pub(super) fn read_requests(
+    path: &Path,
+    text: &str,
+    unit: TimeUnit,
+    with_steps: bool,
+) -> Result<Vec<CaptureRequest>, InputError> {
     let mut last_arrival = 0.0;
-    let rows = Table::open(path, text, REQUEST_COLUMNS)?.read_rows(|index, row| {
+    let table = Table::open(path, text, REQUEST_COLUMNS, |header, name| {
+        is_required(header, name, with_steps)
+    })?;
+    let rows = table.in_units(unit.per_second()).read_rows(|index, row| {
         expect_index(row, "id", index)?;
         let request = parse_request(row)?;
         if request.arrival_s < last_arrival {
             return Err(row
                 .cell_error(
-                    "arrival_s",
+                    arrival_column(row),
                     format!("{} s is before the row above", request.arrival_s),
                 )
                 .allowed("arrivals in ascending order"));
@@ -186,31 +244,114 @@ pub(super) fn read_requests(path: &Path, text: &str) -> Result<Vec<CaptureReques
     Ok(rows)
 }
 
+/// When a request came to the engine's process: a live server's probe calls it `engine_recv_s`.
+fn arrival_column(row: &Row<'_>) -> &'static str {
+    row.first_of(&["arrival_s", "engine_recv_s"])
+        .unwrap_or("arrival_s")
+}
+
 fn parse_request(row: &Row<'_>) -> Result<CaptureRequest, InputError> {
-    let group: i64 = row.integer("prefix_group")?;
+    let optional_time = |columns: &[&'static str]| match row.first_of(columns) {
+        Some(column) => row.optional_seconds(column),
+        None => Ok(None),
+    };
+    let failed = has_failed(row)?;
+    // Of a request that failed the lengths may be unknown.
+    let tokens = |column: &'static str| match row.text(column) {
+        "" if failed => Ok(0),
+        _ => row.count(column, MAX_TOKENS),
+    };
+    let (input_tokens, output_tokens) = (tokens("input_tokens")?, tokens("output_tokens")?);
+    let cap = row.first_of(&["requested_output_tokens", "max_tokens"]);
+    let cached = row.count_or("cached_input_tokens", MAX_TOKENS, 0)?;
+    let group: i64 = row.integer_or("prefix_group", -1)?;
     let request = CaptureRequest {
-        arrival_s: row.seconds("arrival_s")?,
-        add_start_s: row.optional_seconds("add_start_s")?,
-        add_end_s: row.optional_seconds("add_end_s")?,
-        first_scheduled_s: row.optional_seconds("first_scheduled_s")?,
-        first_token_s: row.optional_seconds("first_token_s")?,
-        last_token_s: row.optional_seconds("last_token_s")?,
-        input_tokens: row.count("input_tokens", MAX_TOKENS)?,
-        cached_input_tokens: row.count("cached_input_tokens", MAX_TOKENS)?,
-        computed_input_tokens: row.count("computed_input_tokens", MAX_TOKENS)?,
-        requested_output_tokens: row.count("requested_output_tokens", MAX_TOKENS)?,
-        output_tokens: row.count("output_tokens", MAX_TOKENS)?,
-        preemptions: row.integer("preemptions")?,
+        arrival_s: row.seconds(arrival_column(row))?,
+        add_start_s: optional_time(&["add_start_s"])?,
+        add_end_s: optional_time(&["add_end_s", "engine_add_s"])?,
+        first_scheduled_s: optional_time(&["first_scheduled_s"])?,
+        first_token_s: optional_time(&["first_token_s"])?,
+        last_token_s: optional_time(&["last_token_s"])?,
+        input_tokens,
+        cached_input_tokens: cached,
+        computed_input_tokens: row.count_or(
+            "computed_input_tokens",
+            MAX_TOKENS,
+            input_tokens.saturating_sub(cached),
+        )?,
+        requested_output_tokens: match cap {
+            Some(column) => tokens(column)?,
+            None => output_tokens,
+        },
+        output_tokens,
+        preemptions: row.integer_or("preemptions", 0)?,
         finish_reason: row.text("finish_reason").to_owned(),
         prefix_group: u32::try_from(group).ok(),
-        prefix_tokens: row.count("prefix_tokens", MAX_TOKENS)?,
-        priority: row.integer("priority")?,
-        seed: row.integer("seed")?,
+        prefix_tokens: row.count_or("prefix_tokens", MAX_TOKENS, 0)?,
+        priority: row.integer_or("priority", 0)?,
+        seed: row.integer_or("seed", 0)?,
+        request_id: Some(row.text("request_id"))
+            .filter(|id| !id.is_empty())
+            .map(str::to_owned),
+        failed,
+        outer: outer_times(row)?,
     };
     if group > i64::from(u32::MAX) {
         return Err(row.cell_error("prefix_group", format!("{group} is too large")));
     }
-    for column in ["input_tokens", "requested_output_tokens"] {
+    if !failed {
+        check_counts(row, &request, cap)?;
+        check_order(row, &request)?;
+    }
+    Ok(request)
+}
+
+/// A status other than a good one, or the text of an error.
+fn has_failed(row: &Row<'_>) -> Result<bool, InputError> {
+    let status = match row.text("status").to_ascii_lowercase().as_str() {
+        "" | "ok" | "success" | "successful" | "completed" => false,
+        "error" | "errored" | "failed" | "incomplete" | "cancelled" | "rejected" => true,
+        other => {
+            return Err(row
+                .cell_error("status", format!("'{other}' is no known status"))
+                .allowed("ok or completed; error, incomplete, cancelled or rejected"));
+        }
+    };
+    let error = row.text("error");
+    Ok(status || !matches!(error, "" | "0" | "false" | "False"))
+}
+
+/// The times outside of the engine: a client's before the API server's.
+fn outer_times(row: &Row<'_>) -> Result<Option<OuterTimes>, InputError> {
+    for (columns, client) in [
+        (
+            ["client_send_s", "client_first_token_s", "client_last_token_s"],
+            true,
+        ),
+        (["api_call_s", "api_first_s", "api_last_s"], false),
+    ] {
+        if !columns.iter().all(|c| row.has(c)) {
+            continue;
+        }
+        let [sent, first, last] = columns.map(|c| row.optional_seconds(c));
+        if let (Some(sent_s), Some(first_token_s), Some(last_token_s)) = (sent?, first?, last?) {
+            return Ok(Some(OuterTimes {
+                sent_s,
+                first_token_s,
+                last_token_s,
+                client,
+            }));
+        }
+    }
+    Ok(None)
+}
+
+fn check_counts(
+    row: &Row<'_>,
+    request: &CaptureRequest,
+    cap: Option<&'static str>,
+) -> Result<(), InputError> {
+    for column in ["input_tokens", cap.unwrap_or("output_tokens")] {
         if row.text(column).bytes().all(|b| b == b'0') {
             return Err(row.cell_error(column, "0 tokens").allowed("at least 1"));
         }
@@ -229,8 +370,7 @@ fn parse_request(row: &Row<'_>) -> Result<CaptureRequest, InputError> {
                 request.requested_output_tokens
             )));
     }
-    check_order(row, &request)?;
-    Ok(request)
+    Ok(())
 }
 
 fn check_order(row: &Row<'_>, request: &CaptureRequest) -> Result<(), InputError> {
@@ -271,9 +411,17 @@ pub(super) fn read_steps(
     requests: &[CaptureRequest],
 ) -> Result<Vec<CaptureStep>, InputError> {
     let (mut clock, mut added) = (0.0, 0);
-    let steps = Table::open(path, text, STEP_COLUMNS)?.read_rows(|index, row| {
+    let mut adds: Vec<f64> = requests.iter().filter_map(|r| r.add_end_s).collect();
+    adds.sort_by(f64::total_cmp);
+    let table = Table::open(path, text, STEP_COLUMNS, |_, name| {
+        !OPTIONAL_STEP_COLUMNS.contains(&name)
+    })?;
+    let steps = table.read_rows(|index, row| {
         expect_index(row, "step", index)?;
-        let step = parse_step(row, requests)?;
+        let mut step = parse_step(row, requests)?;
+        if !row.has("added_total") {
+            step.added_total = adds.partition_point(|&at| at <= step.t_start_s) as u32;
+        }
         if step.t_start_s < clock - CLOCK_ROUNDING_S {
             return Err(row
                 .cell_error(
@@ -307,7 +455,7 @@ fn parse_step(row: &Row<'_>, requests: &[CaptureRequest]) -> Result<CaptureStep,
         execute_s: row.seconds("execute_s")?,
         execute_cpu_s: row.seconds("execute_cpu_s")?,
         update_s: row.seconds("update_s")?,
-        probe_s: row.seconds("probe_s")?,
+        probe_s: row.optional_seconds("probe_s")?.unwrap_or(0.0),
         step_cpu_s: row.seconds("step_cpu_s")?,
         running_before: row.integer("running_before")?,
         waiting_before: row.integer("waiting_before")?,
@@ -324,7 +472,7 @@ fn parse_step(row: &Row<'_>, requests: &[CaptureRequest]) -> Result<CaptureStep,
         },
         free_blocks: row.integer("free_blocks")?,
         preempted: row.integer("preempted")?,
-        added_total: row.integer("added_total")?,
+        added_total: row.integer_or("added_total", 0)?,
         work: parse_work(row, requests.len())?,
     };
     if step.t_end_s < step.t_start_s {

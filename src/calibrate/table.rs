@@ -13,16 +13,19 @@ pub(super) struct Table<'a> {
     text: &'a str,
     reader: csv::Reader<&'a [u8]>,
     names: &'static [&'static str],
-    places: Vec<usize>,
+    places: Vec<Option<usize>>,
     width: usize,
+    /// Units of time in a second.
+    per_second: f64,
 }
 
 impl<'a> Table<'a> {
-    /// Reads the header of `text` and finds the columns `names`, all of which are required.
+    /// Reads the header of `text` and finds the columns `names`; those that `required` names must be there.
     pub(super) fn open(
         path: &'a Path,
         text: &'a str,
         names: &'static [&'static str],
+        required: impl Fn(&Header<'_>, &str) -> bool,
     ) -> Result<Self, InputError> {
         let mut reader = csv::ReaderBuilder::new()
             .flexible(true)
@@ -36,7 +39,10 @@ impl<'a> Table<'a> {
         }
         let places = names
             .iter()
-            .map(|name| find_column(path, &header, name))
+            .map(|name| match find_column(path, &header, name)? {
+                None if required(&Header(&header), name) => Err(missing(path, &header, name)),
+                place => Ok(place),
+            })
             .collect::<Result<_, _>>()?;
         Ok(Self {
             path,
@@ -45,7 +51,13 @@ impl<'a> Table<'a> {
             names,
             places,
             width: header.len(),
+            per_second: 1.0,
         })
+    }
+
+    /// The same table with its times in another unit than seconds.
+    pub(super) fn in_units(self, per_second: f64) -> Self {
+        Self { per_second, ..self }
     }
 
     /// Reads every row with `parse`.
@@ -70,6 +82,7 @@ impl<'a> Table<'a> {
                 record: &record,
                 names: self.names,
                 places: &self.places,
+                per_second: self.per_second,
             };
             if record.len() != self.width {
                 let found = format!("has {} cells where the header has {}", record.len(), self.width);
@@ -82,23 +95,35 @@ impl<'a> Table<'a> {
     }
 }
 
-fn find_column(path: &Path, header: &StringRecord, name: &str) -> Result<usize, InputError> {
+/// The names of a table's columns.
+pub(super) struct Header<'a>(&'a StringRecord);
+
+impl Header<'_> {
+    /// Whether there is a column of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|h| h == name)
+    }
+}
+
+fn find_column(path: &Path, header: &StringRecord, name: &str) -> Result<Option<usize>, InputError> {
     let mut found = header
         .iter()
         .enumerate()
         .filter(|(_, h)| *h == name)
         .map(|(i, _)| i);
-    let Some(place) = found.next() else {
-        let columns = header.iter().collect::<Vec<_>>().join(", ");
-        return Err(InputError::in_file(path, format!("has no column '{name}'"))
-            .at("line 1")
-            .allowed(format!("the column is required; the header has: {columns}"))
-            .nearest_of(name, header.iter()));
-    };
+    let place = found.next();
     if found.next().is_some() {
         return Err(InputError::in_file(path, format!("has the column '{name}' twice")).at("line 1"));
     }
     Ok(place)
+}
+
+fn missing(path: &Path, header: &StringRecord, name: &str) -> InputError {
+    let columns = header.iter().collect::<Vec<_>>().join(", ");
+    InputError::in_file(path, format!("has no column '{name}'"))
+        .at("line 1")
+        .allowed(format!("the column is required; the header has: {columns}"))
+        .nearest_of(name, header.iter())
 }
 
 /// One row while it is parsed.
@@ -107,7 +132,9 @@ pub(super) struct Row<'a> {
     line: u64,
     record: &'a StringRecord,
     names: &'static [&'static str],
-    places: &'a [usize],
+    places: &'a [Option<usize>],
+    /// Units of time in a second.
+    per_second: f64,
 }
 
 impl Row<'_> {
@@ -121,14 +148,28 @@ impl Row<'_> {
         InputError::in_file(self.path, found).at(format!("line {}, column {column}", self.line))
     }
 
-    /// The text of a cell. `column` is one of the names that the table was opened with.
+    fn place(&self, column: &str) -> Option<usize> {
+        let index = self.names.iter().position(|n| *n == column)?;
+        self.places[index]
+    }
+
+    /// Whether the table has the column.
+    pub(super) fn has(&self, column: &'static str) -> bool {
+        self.place(column).is_some()
+    }
+
+    /// The text of a cell, empty where there is no such column. `column` is one of the names that the table
+    /// was opened with.
     pub(super) fn text(&self, column: &'static str) -> &str {
-        self.names
-            .iter()
-            .position(|n| *n == column)
-            .and_then(|i| self.record.get(self.places[i]))
+        self.place(column)
+            .and_then(|i| self.record.get(i))
             .unwrap_or_default()
             .trim()
+    }
+
+    /// The first of the columns that the table has.
+    pub(super) fn first_of(&self, columns: &[&'static str]) -> Option<&'static str> {
+        columns.iter().copied().find(|c| self.has(c))
     }
 
     /// A whole number that `T` can hold.
@@ -151,10 +192,28 @@ impl Row<'_> {
         Ok(value)
     }
 
+    /// A whole number, or `absent` where the table has no such column.
+    pub(super) fn integer_or<T: FromStr>(&self, column: &'static str, absent: T) -> Result<T, InputError> {
+        if self.has(column) {
+            self.integer(column)
+        } else {
+            Ok(absent)
+        }
+    }
+
+    /// A whole number from 0 to `limit`, or `absent` where the table has no such column.
+    pub(super) fn count_or(&self, column: &'static str, limit: u32, absent: u32) -> Result<u32, InputError> {
+        if self.has(column) {
+            self.count(column, limit)
+        } else {
+            Ok(absent)
+        }
+    }
+
     /// Seconds: finite and not negative.
     pub(super) fn seconds(&self, column: &'static str) -> Result<f64, InputError> {
         let text = self.text(column);
-        match text.parse::<f64>() {
+        match text.parse::<f64>().map(|value| value / self.per_second) {
             Ok(value) if (0.0..=MAX_SECONDS).contains(&value) => Ok(value),
             _ => Err(self
                 .cell_error(column, format!("'{text}' is not a time"))

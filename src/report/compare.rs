@@ -48,6 +48,10 @@ pub fn remarks(capture: &CaptureComparison) -> Vec<String> {
                 .into(),
         );
     }
+    if !capture.assumptions.is_empty() {
+        lines.push("the capture does not say, and this was assumed:".into());
+        lines.extend(capture.assumptions.iter().map(|a| format!("  {a}")));
+    }
     if !capture.beyond_repeats.is_empty() {
         lines.push("beyond 1.5 times what real repeats differ by:".into());
         lines.extend(capture.beyond_repeats.iter().map(|b| {

@@ -13,6 +13,7 @@ pub mod provenance;
 pub mod quantity;
 pub mod resolve;
 pub mod schema;
+mod system;
 mod trace_check;
 mod work;
 
@@ -22,3 +23,4 @@ pub use plan::{Plan, Resolved, StepTimeSource};
 pub use provenance::Source;
 pub use resolve::{Axis, Measurement, SloTargets};
 pub use schema::Scenario;
+pub use system::{ResolvedSystem, resolve_system};

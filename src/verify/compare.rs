@@ -5,12 +5,12 @@ use std::path::Path;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::calibrate::actual::record_of;
+use crate::calibrate::actual::{record_of, summary_options};
 use crate::calibrate::repeats::{Figure, figures};
 use crate::calibrate::stalls::is_stalled;
-use crate::calibrate::{Capture, CaptureMode, step_shift_of};
+use crate::calibrate::{Capture, CaptureMode, OfferedModel, step_shift_of};
 use crate::input::InputError;
-use crate::metric::summary::{Summary, SummaryOptions};
+use crate::metric::summary::Summary;
 use crate::record::RunRecord;
 use crate::scenario::machine::host_times;
 use crate::sim::{FrontEnd, HostTimes, LoadModel, SimError, Stall, WorldConfig, run};
@@ -128,6 +128,9 @@ pub struct CaptureComparison {
     pub stalled_steps: u64,
     /// Time lost in them, in seconds.
     pub stalled_s: f64,
+    /// What the capture does not say and was assumed.
+    #[serde(default)]
+    pub assumptions: Vec<String>,
     /// Figures beyond 1.5 times the repeats' spread.
     pub beyond_repeats: Vec<BeyondRepeats>,
 }
@@ -202,7 +205,7 @@ pub fn compare(
     repeats: &[RepeatSpread],
 ) -> Result<CaptureComparison, CompareError> {
     let actual_run = record_of(capture)?;
-    let actual = Summary::of(&actual_run, &SummaryOptions::default());
+    let actual = Summary::of(&actual_run, &summary_options(capture)?);
     let predicted = predict(capture, model, 1.0)?;
     let (fast, slow) = (
         predict(capture, model, 1.0 - BAND)?,
@@ -239,6 +242,7 @@ pub fn compare(
             .filter(|s| is_stalled(s))
             .map(|s| s.off_cpu_s())
             .sum(),
+        assumptions: capture.assumptions.clone(),
         beyond_repeats: Vec::new(),
     };
     comparison.beyond_repeats = comparison
@@ -255,6 +259,7 @@ pub fn compare(
 /// statistic: with few requests the p99 of one run lies lower.
 fn predict(capture: &Capture, model: &MachineModel, factor: f64) -> Result<Vec<Figure>, CompareError> {
     let phases = if model.stall.is_some() { PHASES } else { 1 };
+    let options = summary_options(capture)?;
     let mut plays = Vec::new();
     for k in 0..phases {
         let stall = model.stall.map(|s| Stall {
@@ -262,7 +267,7 @@ fn predict(capture: &Capture, model: &MachineModel, factor: f64) -> Result<Vec<F
             ..s
         });
         let record = simulate(capture, model, stall, factor)?;
-        plays.push(figures(&Summary::of(&record, &SummaryOptions::default())));
+        plays.push(figures(&Summary::of(&record, &options)));
     }
     let mean = |i: usize| {
         let values: Option<Vec<f64>> = plays.iter().map(|figures| figures[i].value).collect();
@@ -298,7 +303,7 @@ pub fn simulate(
     let config = WorldConfig {
         engine: capture.engine_config()?,
         replicas: 1,
-        load: LoadModel::OpenLoop,
+        load: load_of(capture),
         host: model.host,
         front_end: model.front_end,
         stall,
@@ -309,6 +314,18 @@ pub fn simulate(
         factor,
     };
     Ok(run(&config, &scaled, &capture.trace()?)?)
+}
+
+/// How the capture's requests were offered.
+pub fn load_of(capture: &Capture) -> LoadModel {
+    let load = capture.manifest.load;
+    match (load.model, load.concurrency) {
+        (OfferedModel::ClosedLoop, Some(concurrency)) => LoadModel::ClosedLoop {
+            concurrency,
+            think: SimDuration::ZERO,
+        },
+        _ => LoadModel::OpenLoop,
+    }
 }
 
 /// Smallest and largest of the values; `None` where one is missing.

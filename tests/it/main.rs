@@ -1,6 +1,7 @@
 //! End-to-end tests; one binary, one module a subject.
 
 mod bad_input;
+mod captures;
 mod cli;
 mod conform;
 mod queueing;

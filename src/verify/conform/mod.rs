@@ -124,7 +124,7 @@ fn collect(path: &Path, depth: u32, cases: &mut Vec<Case>) -> Result<(), InputEr
         });
         return Ok(());
     }
-    if observe::is_capture(path) {
+    if observe::is_capture_with_steps(path) {
         cases.push(Case {
             kind: CaseKind::Capture,
             path: path.to_owned(),
