@@ -1,7 +1,6 @@
 //! `kneeboard profile list|show`.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use clap::Subcommand;
 use comfy_table::{Table, presets};
@@ -42,36 +41,31 @@ pub fn run(command: &ProfileCommand) -> anyhow::Result<Outcome> {
 }
 
 fn list() -> anyhow::Result<String> {
-    let here = Path::new("");
     let mut table = plain_table();
-    table.set_header(["kind", "name", "description", "memory, parameters"]);
-    for (name, _) in catalog::ACCELERATORS {
-        let a = catalog::accelerator(name, here)?;
-        let memory = a
-            .memory_bytes
-            .map_or("unknown".to_owned(), |f| format!("{:.1} GiB", gib(f.value)));
-        table.add_row(["accelerator", name, &a.description, &memory]);
-    }
-    for (name, _) in catalog::MODELS {
-        let m = catalog::model(name, here)?;
-        let parameters = format!("{:.2} billion", m.parameters.value as f64 / 1e9);
-        table.add_row(["model", name, &m.description, &parameters]);
+    table.set_header(["kind", "name", "description"]);
+    for entry in catalog::current().entries(None) {
+        let profile = entry.load()?;
+        table.add_row([entry.kind.word(), &entry.name, profile.description()]);
     }
     Ok(format!("{table}\n"))
 }
 
 fn show(profile: &Profile) -> String {
-    match profile {
-        Profile::Accelerator(a) => page(&a.name, &a.description, &a.figures(), &a.sources, ""),
-        Profile::Model(m) => {
-            let derived = format!(
-                "KV cache: {} bytes a token at TP 1; weights: {:.2} GiB\n",
-                kv_bytes_per_token(m, 1),
-                gib(m.weight_bytes_total())
-            );
-            page(&m.name, &m.description, &m.figures(), &m.sources, &derived)
-        }
-    }
+    let derived = match profile {
+        Profile::Model(m) => format!(
+            "KV cache: {} bytes a token at TP 1; weights: {:.2} GiB\n",
+            kv_bytes_per_token(m, 1),
+            gib(m.weight_bytes_total())
+        ),
+        _ => String::new(),
+    };
+    page(
+        profile.name(),
+        profile.description(),
+        &profile.figures(),
+        profile.sources(),
+        &derived,
+    )
 }
 
 fn page(

@@ -8,7 +8,7 @@ use super::sweep::SweepReport;
 use super::{Outcome, print};
 use crate::input::InputError;
 use crate::metric::Summary;
-use crate::profile::{Accelerator, Model};
+use crate::profile::{Accelerator, EngineDefaults, Instance, Model};
 use crate::scenario::Scenario;
 use crate::steptime::Fit;
 use crate::verify::compare::CompareReport;
@@ -48,6 +48,16 @@ pub fn schemas() -> Vec<SchemaEntry> {
             name: "model",
             about: "model profile (profiles/models)",
             schema: || schema_for!(Model),
+        },
+        SchemaEntry {
+            name: "instance",
+            about: "instance profile (profiles/instances)",
+            schema: || schema_for!(Instance),
+        },
+        SchemaEntry {
+            name: "engine",
+            about: "defaults of an engine (profiles/engines)",
+            schema: || schema_for!(EngineDefaults),
         },
         SchemaEntry {
             name: "fit",

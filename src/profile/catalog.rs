@@ -1,197 +1,462 @@
-//! The profiles that ship inside the binary, and the user's own by path.
+//! Where profiles are found: those that ship inside the binary, the user's own folder, and single files by path.
+//!
+//! A [`Catalog`] is a value. The command line sets the one of the process once, from `--profiles`, before anything
+//! is read; the free functions here ask that one. Names are looked up as they are, then without regard to case,
+//! then among other names (the repositories of models, names that drivers print), and only then as a path.
 
-use std::path::Path;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use super::{Accelerator, Model};
+use serde::Deserialize;
+
+use super::check::refuse_errors;
+use super::{Accelerator, EngineDefaults, Facts, Instance, Kind, Model, Profile};
 use crate::input::{self, InputError};
 use crate::yaml;
 
-macro_rules! shipped {
-    ($folder:literal: $($name:literal),+ $(,)?) => {
-        &[$(($name, include_str!(concat!("../../profiles/", $folder, "/", $name, ".yaml")))),+]
-    };
+/// Every file of `profiles/`: kind, name, text. The list is made by `build.rs`.
+static SHIPPED: &[(Kind, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/profiles.rs"));
+
+static CURRENT: OnceLock<Catalog> = OnceLock::new();
+
+/// Where a profile comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// It ships with the program.
+    Shipped,
+    /// A file of the user's folder.
+    File(PathBuf),
 }
 
-/// Shipped accelerators: name and text.
-pub static ACCELERATORS: &[(&str, &str)] = shipped!("accelerators":
-    "a100-sxm-80gb", "h100-sxm", "h200-sxm", "l40s", "trn1", "trn2", "cpu-1core");
-
-/// Shipped models: name and text.
-pub static MODELS: &[(&str, &str)] = shipped!("models":
-    "tinyllama-1.1b", "llama-3.1-8b", "llama-3.1-70b", "qwen3-8b", "kneeboard-small");
-
-/// Any profile.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Profile {
-    /// A device.
-    Accelerator(Box<Accelerator>),
-    /// A language model.
-    Model(Box<Model>),
+/// A profile before it is read.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// What it describes.
+    pub kind: Kind,
+    /// Its name: that of its file.
+    pub name: String,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// It stands before a shipped profile of the same name.
+    pub overrides: bool,
+    text: Cow<'static, str>,
 }
 
-/// A shipped accelerator by name, or one from a file when `name` is a path.
+impl Entry {
+    /// The profile as it stands in its file.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The file, or `profile NAME` for one that ships with the program; what errors name.
+    pub fn place(&self) -> String {
+        match &self.origin {
+            Origin::Shipped => format!("profile {}", self.name),
+            Origin::File(path) => path.display().to_string(),
+        }
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// [`InputError`] with what is wrong in the file.
+    pub fn load(&self) -> Result<Profile, InputError> {
+        read(self.kind, &self.text, &self.place())
+    }
+
+    fn load_as<T: Facts>(&self) -> Result<T, InputError> {
+        let found: T = parse(&self.text, &self.place())?;
+        if found.name() == self.name {
+            return Ok(found);
+        }
+        Err(InputError::new(self.place(), format!("found '{}'", found.name()))
+            .at("name")
+            .allowed(format!("a profile bears the name of its file, '{}'", self.name)))
+    }
+}
+
+/// The profiles that names are looked up in.
+#[derive(Debug, Clone)]
+pub struct Catalog {
+    entries: BTreeMap<(Kind, String), Entry>,
+    aliases: OnceLock<BTreeMap<(Kind, String), String>>,
+}
+
+/// The other names of a profile, whatever its kind and whatever else is in it.
+#[derive(Debug, Default, Deserialize)]
+struct OtherNames {
+    #[serde(default)]
+    hf_repo: Option<String>,
+    #[serde(default)]
+    aliases: Vec<String>,
+}
+
+impl Catalog {
+    /// The profiles that ship with the program.
+    pub fn shipped() -> Self {
+        let entries = SHIPPED.iter().map(|(kind, name, text)| {
+            let entry = Entry {
+                kind: *kind,
+                name: (*name).to_owned(),
+                origin: Origin::Shipped,
+                overrides: false,
+                text: Cow::Borrowed(text),
+            };
+            ((*kind, entry.name.clone()), entry)
+        });
+        Self {
+            entries: entries.collect(),
+            aliases: OnceLock::new(),
+        }
+    }
+
+    /// Adds a user's folder, whose profiles win over those of the same name: `accelerators/`, `models/`,
+    /// `instances/` and `engines/` as in the shipped one, or files side by side, whose `kind` decides.
+    ///
+    /// # Errors
+    /// [`InputError`] when the folder or a file cannot be read, a subfolder has another name, or a file does
+    /// not say its kind.
+    pub fn with_folder(mut self, folder: &Path) -> Result<Self, InputError> {
+        for path in listed(folder)? {
+            if path.is_dir() {
+                let kind = kind_of_folder(&path)?;
+                for file in listed(&path)?.iter().filter(|p| is_yaml(p)) {
+                    self.add(kind, file, input::read_text(file)?);
+                }
+            } else if is_yaml(&path) {
+                let text = input::read_text(&path)?;
+                let kind = kind_of_text(&text, &path.display().to_string())?;
+                self.add(kind, &path, text);
+            }
+        }
+        self.aliases = OnceLock::new();
+        Ok(self)
+    }
+
+    fn add(&mut self, kind: Kind, path: &Path, text: String) {
+        let name = path
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let key = (kind, name.clone());
+        let entry = Entry {
+            kind,
+            name,
+            origin: Origin::File(path.to_owned()),
+            overrides: self.entries.contains_key(&key),
+            text: Cow::Owned(text),
+        };
+        self.entries.insert(key, entry);
+    }
+
+    /// Every profile, by kind and name; of one kind if it is given.
+    pub fn entries(&self, kind: Option<Kind>) -> impl Iterator<Item = &Entry> + Clone {
+        self.entries
+            .values()
+            .filter(move |e| kind.is_none_or(|k| k == e.kind))
+    }
+
+    /// The profile of that name: exactly, without regard to case, or by another name of its.
+    pub fn find(&self, kind: Kind, name: &str) -> Option<&Entry> {
+        if let Some(entry) = self.entries.get(&(kind, name.to_owned())) {
+            return Some(entry);
+        }
+        let same = |e: &&Entry| e.name.eq_ignore_ascii_case(name);
+        self.entries(Some(kind)).find(same).or_else(|| {
+            let key = (kind, name.to_ascii_lowercase());
+            let target = self.aliases().get(&key)?;
+            self.entries.get(&(kind, target.clone()))
+        })
+    }
+
+    /// Other names, in lower case, and the profile of each. The user's own profiles win here too.
+    fn aliases(&self) -> &BTreeMap<(Kind, String), String> {
+        self.aliases.get_or_init(|| {
+            let mut map = BTreeMap::new();
+            let (own, shipped): (Vec<_>, Vec<_>) =
+                self.entries.values().partition(|e| e.origin != Origin::Shipped);
+            for entry in own.into_iter().chain(shipped) {
+                // A file that cannot be read says so when it is asked for by its own name.
+                let names: OtherNames = yaml::parse(&entry.text, "").unwrap_or_default();
+                for name in names.hf_repo.into_iter().chain(names.aliases) {
+                    map.entry((entry.kind, name.to_ascii_lowercase()))
+                        .or_insert_with(|| entry.name.clone());
+                }
+            }
+            map
+        })
+    }
+
+    /// An accelerator by name, or from a file when `name` is a path.
+    ///
+    /// # Errors
+    /// [`InputError`] with the nearest valid name, or with what is wrong in the file.
+    pub fn accelerator(&self, name: &str, base: &Path) -> Result<Accelerator, InputError> {
+        self.get(name, base)
+    }
+
+    /// A model by name, by its repository on Hugging Face, or from a file when `name` is a path.
+    ///
+    /// # Errors
+    /// [`InputError`] with the nearest valid name, or with what is wrong in the file.
+    pub fn model(&self, name: &str, base: &Path) -> Result<Model, InputError> {
+        self.get(name, base)
+    }
+
+    /// An instance by name, or from a file when `name` is a path.
+    ///
+    /// # Errors
+    /// [`InputError`] with the nearest valid name, or with what is wrong in the file.
+    pub fn instance(&self, name: &str, base: &Path) -> Result<Instance, InputError> {
+        self.get(name, base)
+    }
+
+    /// The defaults of an engine by name, or from a file when `name` is a path.
+    ///
+    /// # Errors
+    /// [`InputError`] with the nearest valid name, or with what is wrong in the file.
+    pub fn engine(&self, name: &str, base: &Path) -> Result<EngineDefaults, InputError> {
+        self.get(name, base)
+    }
+
+    fn get<T: Facts>(&self, name: &str, base: &Path) -> Result<T, InputError> {
+        if let Some(entry) = self.find(T::KIND, name) {
+            return entry.load_as();
+        }
+        let path = base.join(name);
+        let named_file = name.ends_with(".yaml") || name.ends_with(".yml");
+        if named_file || (name.contains(['/', '\\']) && path.exists()) {
+            return parse(&input::read_text(&path)?, &path.display().to_string());
+        }
+        Err(self.unknown(Some(T::KIND), name))
+    }
+
+    /// A profile of any kind by its name.
+    ///
+    /// # Errors
+    /// [`InputError`] with the nearest valid name.
+    pub fn entry(&self, name: &str) -> Result<&Entry, InputError> {
+        Kind::ALL
+            .iter()
+            .find_map(|kind| self.find(*kind, name))
+            .ok_or_else(|| self.unknown(None, name))
+    }
+
+    /// The names nearest to one that is unknown; all of them would fill a page.
+    fn unknown(&self, kind: Option<Kind>, name: &str) -> InputError {
+        const SHOWN: usize = 6;
+        let lower = name.to_ascii_lowercase();
+        let names = self.entries(kind).map(|e| e.name.as_str());
+        let mut near: Vec<(f64, &str)> = names
+            .clone()
+            .map(|n| (strsim::normalized_damerau_levenshtein(&lower, n), n))
+            .collect();
+        near.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+        let total = near.len();
+        let shown: Vec<_> = near.iter().take(SHOWN).map(|(_, n)| *n).collect();
+        let (what, list) = match kind {
+            Some(kind) => (
+                format!("{} profile", kind.word()),
+                format!("profile list --kind {}", kind.word()),
+            ),
+            None => ("profile".to_owned(), "profile list".to_owned()),
+        };
+        InputError::new(what, format!("unknown name '{name}'"))
+            .allowed(format!(
+                "known: {}{} ({total} in all: kneeboard {list}); or a path to a .yaml file",
+                shown.join(", "),
+                if total > SHOWN { ", …" } else { "" },
+            ))
+            .nearest_of(&lower, names)
+    }
+}
+
+/// The process's catalog: the shipped profiles, and the folder given to [`use_folder`].
+pub fn current() -> &'static Catalog {
+    CURRENT.get_or_init(Catalog::shipped)
+}
+
+/// Adds a user's folder to the process's catalog. Only the command line does so, once, before it reads anything;
+/// a catalog that was looked into already is left as it is.
 ///
 /// # Errors
-/// [`InputError`] with the nearest valid name, or with what is wrong in the file.
+/// As [`Catalog::with_folder`].
+pub fn use_folder(folder: &Path) -> Result<(), InputError> {
+    let catalog = Catalog::shipped().with_folder(folder)?;
+    CURRENT.get_or_init(|| catalog);
+    Ok(())
+}
+
+/// [`Catalog::accelerator`] of the process's catalog.
+///
+/// # Errors
+/// As there.
 pub fn accelerator(name: &str, base: &Path) -> Result<Accelerator, InputError> {
-    let (text, origin) = find("accelerator", ACCELERATORS, name, base)?;
-    let found: Accelerator = yaml::parse(&text, &origin)?;
-    check_format(found.kneeboard_profile, &origin)?;
-    check_sources(&found.figures(), &found.sources, &origin)?;
-    Ok(found)
+    current().accelerator(name, base)
 }
 
-/// A shipped model by name, or one from a file when `name` is a path.
+/// [`Catalog::model`] of the process's catalog.
 ///
 /// # Errors
-/// [`InputError`] with the nearest valid name, or with what is wrong in the file.
+/// As there.
 pub fn model(name: &str, base: &Path) -> Result<Model, InputError> {
-    let (text, origin) = find("model", MODELS, name, base)?;
-    let found: Model = yaml::parse(&text, &origin)?;
-    check_format(found.kneeboard_profile, &origin)?;
-    check_sources(&found.figures(), &found.sources, &origin)?;
-    check_model(&found, &origin)?;
-    Ok(found)
+    current().model(name, base)
 }
 
-/// A shipped profile of any kind by its name.
+/// [`Catalog::instance`] of the process's catalog.
+///
+/// # Errors
+/// As there.
+pub fn instance(name: &str, base: &Path) -> Result<Instance, InputError> {
+    current().instance(name, base)
+}
+
+/// [`Catalog::engine`] of the process's catalog.
+///
+/// # Errors
+/// As there.
+pub fn engine(name: &str, base: &Path) -> Result<EngineDefaults, InputError> {
+    current().engine(name, base)
+}
+
+/// A profile of any kind out of the process's catalog.
 ///
 /// # Errors
 /// [`InputError`] with the nearest valid name.
 pub fn any(name: &str) -> Result<Profile, InputError> {
-    let here = Path::new("");
-    if ACCELERATORS.iter().any(|(n, _)| *n == name) {
-        return Ok(Profile::Accelerator(Box::new(accelerator(name, here)?)));
-    }
-    if MODELS.iter().any(|(n, _)| *n == name) {
-        return Ok(Profile::Model(Box::new(model(name, here)?)));
-    }
-    let names = || ACCELERATORS.iter().chain(MODELS).map(|(n, _)| *n);
-    Err(InputError::new("profile", format!("unknown profile '{name}'"))
-        .allowed(format!("known: {}", names().collect::<Vec<_>>().join(", ")))
-        .nearest_of(name, names()))
+    current().entry(name)?.load()
 }
 
-/// The text of a shipped profile, as it stands in `profiles/`.
+/// The text of a profile, as it stands in its file.
 pub fn text(name: &str) -> Option<&'static str> {
-    ACCELERATORS
-        .iter()
-        .chain(MODELS)
-        .find(|(n, _)| *n == name)
-        .map(|(_, t)| *t)
+    current().entry(name).ok().map(Entry::text)
 }
 
-fn find(
-    kind: &str,
-    shipped: &'static [(&'static str, &'static str)],
-    name: &str,
-    base: &Path,
-) -> Result<(String, String), InputError> {
-    if name.contains(['/', '\\']) || name.ends_with(".yaml") {
-        let path = base.join(name);
-        return Ok((input::read_text(&path)?, path.display().to_string()));
+/// A profile from its text, by the kind that it states.
+///
+/// # Errors
+/// [`InputError`] with what is wrong in it.
+pub fn from_text(text: &str, origin: &str) -> Result<Profile, InputError> {
+    read(kind_of_text(text, origin)?, text, origin)
+}
+
+fn read(kind: Kind, text: &str, origin: &str) -> Result<Profile, InputError> {
+    Ok(match kind {
+        Kind::Accelerator => Profile::Accelerator(Box::new(parse(text, origin)?)),
+        Kind::Model => Profile::Model(Box::new(parse(text, origin)?)),
+        Kind::Instance => Profile::Instance(Box::new(parse(text, origin)?)),
+        Kind::Engine => Profile::Engine(Box::new(parse(text, origin)?)),
+    })
+}
+
+fn parse<T: Facts>(text: &str, origin: &str) -> Result<T, InputError> {
+    let found: T = yaml::parse(text, origin)?;
+    refuse_errors(&found, origin)?;
+    Ok(found)
+}
+
+fn is_yaml(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "yaml" || e == "yml")
+}
+
+/// What is in a folder, by name; hidden files left out.
+fn listed(folder: &Path) -> Result<Vec<PathBuf>, InputError> {
+    let unreadable =
+        |e| InputError::in_file(folder, format!("cannot be read ({e})")).allowed("give a folder of profiles");
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        if !entry.file_name().to_string_lossy().starts_with('.') {
+            paths.push(entry.path());
+        }
     }
-    shipped
-        .iter()
-        .find(|(n, _)| *n == name)
-        .map(|(n, t)| ((*t).to_owned(), format!("profile {n}")))
+    paths.sort();
+    Ok(paths)
+}
+
+fn kind_of_folder(path: &Path) -> Result<Kind, InputError> {
+    let name = path
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    Kind::ALL
+        .into_iter()
+        .find(|kind| kind.folder() == name)
         .ok_or_else(|| {
-            let names = shipped.iter().map(|(n, _)| *n);
-            InputError::new(format!("{kind} profile"), format!("unknown name '{name}'"))
-                .allowed(format!(
-                    "known: {}; or a path to a .yaml file",
-                    names.clone().collect::<Vec<_>>().join(", ")
-                ))
-                .nearest_of(name, names)
+            let folders = Kind::ALL.map(Kind::folder);
+            InputError::in_file(path, "is no folder of profiles")
+                .allowed(format!("allowed: {}", folders.join(", ")))
+                .nearest_of(&name, folders)
         })
 }
 
-fn check_format(version: u32, origin: &str) -> Result<(), InputError> {
-    if version == 1 {
-        return Ok(());
+fn kind_of_text(text: &str, origin: &str) -> Result<Kind, InputError> {
+    #[derive(Deserialize)]
+    struct Stated {
+        #[serde(default)]
+        kind: Option<String>,
     }
-    Err(InputError::new(origin, format!("found format version {version}"))
-        .at("kneeboard_profile")
-        .allowed("allowed: 1"))
-}
-
-fn check_sources(
-    figures: &[super::FigureRow<'_>],
-    sources: &std::collections::BTreeMap<String, String>,
-    origin: &str,
-) -> Result<(), InputError> {
-    match figures.iter().find(|f| !sources.contains_key(f.source)) {
-        None => Ok(()),
-        Some(f) => Err(InputError::new(origin, format!("unknown source '{}'", f.source))
-            .at(f.name)
-            .allowed(format!(
-                "name one of the profile's sources: {}",
-                sources.keys().cloned().collect::<Vec<_>>().join(", ")
-            ))
-            .nearest_of(f.source, sources.keys().map(String::as_str))),
-    }
-}
-
-/// Dimensions that contradict each other are mistypes; a few percent are norms, biases and rounding.
-fn check_model(model: &Model, origin: &str) -> Result<(), InputError> {
-    let counts = [
-        ("layers", model.layers.value),
-        ("hidden", model.hidden.value),
-        ("heads", model.heads.value),
-        ("kv_heads", model.kv_heads.value),
-        ("head_dim", model.head_dim.value),
-        ("vocab", model.vocab.value),
-        ("max_positions", model.max_positions.value),
-        ("kv_bytes", model.kv_bytes.value),
-    ];
-    if let Some((name, _)) = counts.iter().find(|(_, v)| *v == 0) {
-        return Err(InputError::new(origin, "found 0")
-            .at(name)
-            .allowed("allowed: at least 1"));
-    }
-    if model.weight_bytes.value <= 0.0 || !model.weight_bytes.value.is_finite() {
-        return Err(
-            InputError::new(origin, format!("found {}", model.weight_bytes.value))
-                .at("weight_bytes")
-                .allowed("allowed: a positive number"),
-        );
-    }
-    if !model.heads.value.is_multiple_of(model.kv_heads.value) {
-        return Err(InputError::new(
-            origin,
-            format!(
-                "{} heads cannot share {} kv_heads",
-                model.heads.value, model.kv_heads.value
-            ),
-        )
-        .at("kv_heads")
-        .allowed("heads must be a multiple of kv_heads"));
-    }
-    let derived = model.parameters_from_dimensions() as f64;
-    let stated = model.parameters.value as f64;
-    if (derived / stated - 1.0).abs() > 0.05 {
-        return Err(InputError::new(
-            origin,
-            format!("{stated:.4e} parameters are stated, but the dimensions give {derived:.4e}"),
-        )
-        .at("parameters")
-        .allowed("the two may differ by 5 %: correct the count or the dimensions"));
-    }
-    Ok(())
+    let words = Kind::ALL.map(Kind::word);
+    let allowed = format!("allowed: {}", words.join(", "));
+    let stated: Stated = yaml::parse(text, origin)?;
+    let Some(word) = stated.kind else {
+        return Err(InputError::new(origin, "the key is missing")
+            .at("kind")
+            .allowed(allowed));
+    };
+    Kind::ALL
+        .into_iter()
+        .find(|kind| kind.word() == word)
+        .ok_or_else(|| {
+            InputError::new(origin, format!("found '{word}'"))
+                .at("kind")
+                .allowed(allowed)
+                .nearest_of(&word, words)
+        })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::check::problems;
 
     #[test]
     fn every_shipped_profile_is_valid_and_bears_its_file_name() {
-        let here = Path::new("");
-        for (name, _) in ACCELERATORS {
-            assert_eq!(accelerator(name, here).unwrap().name, *name);
+        let catalog = Catalog::shipped();
+        for entry in catalog.entries(None) {
+            let profile = entry.load().unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(profile.name(), entry.name);
+            let odd = match &profile {
+                Profile::Accelerator(p) => problems(&**p),
+                Profile::Model(p) => problems(&**p),
+                Profile::Instance(p) => {
+                    let device = &p.accelerator.value;
+                    assert!(catalog.find(Kind::Accelerator, device).is_some(), "{device}");
+                    problems(&**p)
+                }
+                Profile::Engine(p) => problems(&**p),
+            };
+            assert_eq!(odd, [], "{}", entry.name);
         }
-        for (name, _) in MODELS {
-            assert_eq!(model(name, here).unwrap().name, *name);
+        assert_eq!(catalog.entries(Some(Kind::Engine)).count(), 1);
+    }
+
+    #[test]
+    fn no_two_profiles_share_a_name_whatever_the_kind() {
+        let catalog = Catalog::shipped();
+        let mut seen = BTreeMap::new();
+        for entry in catalog.entries(None) {
+            let profile = entry.load().unwrap();
+            let names = profile.aliases().into_iter().chain([profile.name()]);
+            for name in names.map(str::to_ascii_lowercase) {
+                let other = seen.insert(name.clone(), entry.name.clone());
+                assert_eq!(other, None, "{name} is also {}", entry.name);
+            }
         }
     }
 
@@ -199,7 +464,30 @@ mod tests {
     fn a_slip_gets_the_nearest_name() {
         let e = accelerator("h100-smx", Path::new("")).unwrap_err();
         assert_eq!(e.nearest.as_deref(), Some("h100-sxm"));
-        assert!(e.to_string().contains("known: "), "{e}");
+        assert!(e.to_string().contains("known: h100-sxm"), "{e}");
+        let e = model("meta-llama/Llama-2-70b-hff", Path::new("")).unwrap_err();
+        assert!(e.to_string().contains("unknown name"), "{e}");
+    }
+
+    #[test]
+    fn repositories_driver_names_and_other_cases_are_found() {
+        let here = Path::new("");
+        for (name, expected) in [
+            ("meta-llama/Llama-2-70b-hf", "llama-2-70b"),
+            ("META-LLAMA/llama-2-70B-HF", "llama-2-70b"),
+            ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+            ("Qwen3-8B", "qwen3-8b"),
+        ] {
+            assert_eq!(model(name, here).unwrap().name, expected);
+        }
+        for (name, expected) in [
+            ("H100-SXM", "h100-sxm"),
+            ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+            ("RTX-PRO-6000-Blackwell-Server", "rtx-pro-6000"),
+            ("Trainium1", "trn1"),
+        ] {
+            assert_eq!(accelerator(name, here).unwrap().name, expected);
+        }
     }
 
     #[test]
@@ -218,9 +506,41 @@ mod tests {
             let bad = good.replace(from, to);
             assert_ne!(bad, good, "{from}");
             let path = dir.path().join("m.yaml");
-            std::fs::write(&path, bad).unwrap();
+            fs::write(&path, bad).unwrap();
             let e = model("./m.yaml", dir.path()).unwrap_err();
             assert_eq!(e.place.as_deref(), Some(place), "{e}");
         }
+    }
+
+    #[test]
+    fn a_folder_of_the_users_wins_and_is_strict() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = text("h100-sxm").unwrap().replace("value: 3350,", "value: 3000,");
+        fs::create_dir(dir.path().join("accelerators")).unwrap();
+        fs::write(dir.path().join("accelerators/h100-sxm.yaml"), &own).unwrap();
+        let flat = text("qwen3-8b")
+            .unwrap()
+            .replace("name: qwen3-8b", "name: mine")
+            .replace("Qwen/Qwen3-8B", "me/Mine");
+        fs::write(dir.path().join("mine.yaml"), flat).unwrap();
+        let catalog = Catalog::shipped().with_folder(dir.path()).unwrap();
+        let device = catalog.accelerator("H100-SXM", Path::new("")).unwrap();
+        assert!((device.memory_bandwidth_gb_s.unwrap().value - 3000.0).abs() < 1e-9);
+        assert!(catalog.find(Kind::Accelerator, "h100-sxm").unwrap().overrides);
+        assert_eq!(catalog.model("ME/mine", Path::new("")).unwrap().name, "mine");
+
+        // Another name inside than outside, another folder, no kind.
+        fs::write(dir.path().join("accelerators/other.yaml"), &own).unwrap();
+        let catalog = Catalog::shipped().with_folder(dir.path()).unwrap();
+        let e = catalog.accelerator("other", Path::new("")).unwrap_err();
+        assert_eq!(e.place.as_deref(), Some("name"), "{e}");
+        fs::create_dir(dir.path().join("accelerator")).unwrap();
+        let e = Catalog::shipped().with_folder(dir.path()).unwrap_err();
+        assert_eq!(e.nearest.as_deref(), Some("accelerators"), "{e}");
+        fs::remove_dir(dir.path().join("accelerator")).unwrap();
+        fs::write(dir.path().join("mine.yaml"), "name: mine\n").unwrap();
+        let e = Catalog::shipped().with_folder(dir.path()).unwrap_err();
+        assert_eq!(e.place.as_deref(), Some("kind"), "{e}");
+        assert!(Catalog::shipped().with_folder(&dir.path().join("none")).is_err());
     }
 }

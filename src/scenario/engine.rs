@@ -234,8 +234,10 @@ fn batch_defaults(behaviour: &Behaviour, accelerator: Option<&Accelerator>) -> (
     let top_tier = place(behaviour.version) >= place("0.28.0");
     match device.platform {
         Platform::Cpu => (2048, 128),
-        Platform::Cuda if memory >= 160 * GIB && top_tier => (16_384, 1024),
-        Platform::Cuda if memory >= 70 * GIB => (8192, 1024),
+        Platform::Cuda | Platform::Blackwell | Platform::Rocm if memory >= 160 * GIB && top_tier => {
+            (16_384, 1024)
+        }
+        Platform::Cuda | Platform::Blackwell | Platform::Rocm if memory >= 70 * GIB => (8192, 1024),
         _ => (2048, 256),
     }
 }

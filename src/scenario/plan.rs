@@ -17,6 +17,7 @@ use super::trace_check;
 use super::work::{self, Files, WorkSource};
 use crate::input::{self, InputError};
 use crate::kv::sizing::MemoryLedger;
+use crate::profile::Facts;
 use crate::sim::{FrontEnd, HostTimes, LoadModel, WorldConfig};
 use crate::steptime::{Deployment, LinearStepTime};
 use crate::workload::synth;
@@ -313,9 +314,10 @@ impl Plan {
 
     /// Figures behind the derived block count that their profiles mark as doubtful.
     fn doubtful_figures(&self) -> Vec<String> {
-        let model = self.engine.model.iter().flat_map(|m| m.figures());
-        let device = self.engine.accelerator.iter().flat_map(|a| a.figures());
-        let memory_only = device.filter(|f| f.name.ends_with("_bytes"));
+        let model = self.engine.model.iter().flat_map(Facts::figures);
+        let model = model.filter(|f| !f.name.starts_with("published_") && f.name != "active_parameters");
+        let device = self.engine.accelerator.iter().flat_map(Facts::figures);
+        let memory_only = device.filter(|f| matches!(f.name, "memory_bytes" | "runtime_reserve_bytes"));
         let doubtful = model.chain(memory_only).filter(|f| f.doubt.is_some());
         doubtful.map(|f| f.name.to_owned()).collect()
     }
