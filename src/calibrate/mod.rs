@@ -5,6 +5,7 @@ mod assume;
 pub mod check;
 pub mod dataset;
 mod errors;
+pub mod fit_runs;
 pub mod fit_steps;
 mod host;
 pub mod manifest;

@@ -10,6 +10,7 @@ pub mod hull;
 pub mod linear;
 pub mod parameters;
 pub mod roofline;
+pub mod roofline_fit;
 
 pub use batch::{BatchShape, RowShape};
 pub use deployment::{ComputeClass, Deployment, KvDtype, WeightDtype};
@@ -20,6 +21,7 @@ pub use hull::Hull;
 pub use linear::LinearStepTime;
 pub use parameters::{Param, Parameters};
 pub use roofline::Roofline;
+pub use roofline_fit::RooflineFit;
 
 use crate::units::SimDuration;
 
