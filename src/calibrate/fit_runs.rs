@@ -189,7 +189,11 @@ impl Residuals for Model<'_> {
 /// A figure that the simulation lacks is as wrong as a factor of ten.
 fn residual(predicted: f64, actual: f64, log_sd: f64) -> f64 {
     let log = (predicted / actual).ln();
-    if log.is_finite() { log / log_sd } else { std::f64::consts::LN_10 / log_sd }
+    if log.is_finite() {
+        log / log_sd
+    } else {
+        std::f64::consts::LN_10 / log_sd
+    }
 }
 
 fn log_priors(priors: &Priors, free: &[Param]) -> Vec<LogPrior> {
@@ -325,11 +329,16 @@ fn predict(
         which.par_iter().map(|&i| runs[i].predict(parameters)).collect();
     let mut out = Vec::new();
     for (run, predicted) in which.into_iter().zip(by_run) {
-        out.extend(predicted?.into_iter().enumerate().map(|(observation, predicted)| RunFigure {
-            run,
-            observation,
-            predicted,
-        }));
+        out.extend(
+            predicted?
+                .into_iter()
+                .enumerate()
+                .map(|(observation, predicted)| RunFigure {
+                    run,
+                    observation,
+                    predicted,
+                }),
+        );
     }
     Ok(out)
 }
@@ -370,9 +379,8 @@ fn draw(
             let x = posterior::minimise(&found.linear, &weights, &moved, &found.linear.x);
             let mut out = priors.values;
             for ParamSpec { param, .. } in SPECS {
-                out[param] = (priors.values[param].ln()
-                    + priors.log_sd[param as usize] * all[param as usize])
-                    .exp();
+                out[param] =
+                    (priors.values[param].ln() + priors.log_sd[param as usize] * all[param as usize]).exp();
             }
             for (param, value) in free.iter().zip(x) {
                 out[*param] = value.exp();

@@ -12,11 +12,13 @@ pub mod manifest;
 pub mod nnls;
 pub mod observe;
 pub mod observed;
+pub mod observed_capture;
 mod plausible;
 pub mod posterior;
 pub mod repeats;
 pub mod robust;
 mod rows;
+mod scatter;
 pub mod stalls;
 mod table;
 #[cfg(test)]

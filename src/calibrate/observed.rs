@@ -168,6 +168,11 @@ impl Samples {
         samples
     }
 
+    /// Requests.
+    pub fn count(&self) -> usize {
+        self.ttft.len()
+    }
+
     /// One figure; NaN without samples.
     pub fn figure(&self, figure: Figure) -> f64 {
         let list = match figure.metric {

@@ -257,7 +257,11 @@ impl RooflineFit {
         }
         for (spec, index) in SPECS.iter().zip(0..) {
             let Some(p) = self.parameters.get(index) else {
-                return wrong("parameters".into(), format!("'{}' is missing", spec.name), format!("{PARAMS} parameters"));
+                return wrong(
+                    "parameters".into(),
+                    format!("'{}' is missing", spec.name),
+                    format!("{PARAMS} parameters"),
+                );
             };
             let place = format!("parameters[{index}]");
             if p.name != spec.name || p.unit != spec.unit {
@@ -293,7 +297,11 @@ impl RooflineFit {
         }
         for (index, m) in self.misfit.iter().enumerate() {
             if !(0.0..=10.0).contains(&m.log_sd) {
-                return wrong(format!("misfit[{index}].log_sd"), m.log_sd.to_string(), "0 to 10".into());
+                return wrong(
+                    format!("misfit[{index}].log_sd"),
+                    m.log_sd.to_string(),
+                    "0 to 10".into(),
+                );
             }
         }
         Ok(())
@@ -302,7 +310,10 @@ impl RooflineFit {
 
 /// `body` with the line that seals it.
 pub fn seal(body: &str) -> String {
-    let digest: String = Sha256::digest(body.as_bytes()).iter().map(|b| format!("{b:02x}")).collect();
+    let digest: String = Sha256::digest(body.as_bytes())
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect();
     format!("{body}{SEAL}{digest}\n")
 }
 
@@ -312,16 +323,23 @@ pub fn seal(body: &str) -> String {
 /// [`InputError`] when there is none, or when it belongs to another text.
 pub fn unseal<'a>(text: &'a str, path: &Path) -> Result<&'a str, InputError> {
     let how = "a fit as the program wrote it: make it anew with its `command`, or take the original";
-    let Some(at) = text.rfind(SEAL).filter(|&at| at == 0 || text.as_bytes()[at - 1] == b'\n') else {
-        return Err(InputError::in_file(path, "has no checksum: it is cut off or no fit")
-            .at("checksum")
-            .allowed(how));
+    let Some(at) = text
+        .rfind(SEAL)
+        .filter(|&at| at == 0 || text.as_bytes()[at - 1] == b'\n')
+    else {
+        return Err(
+            InputError::in_file(path, "has no checksum: it is cut off or no fit")
+                .at("checksum")
+                .allowed(how),
+        );
     };
     let body = &text[..at];
     if seal(body).trim_end() == text.trim_end() {
         return Ok(body);
     }
-    Err(InputError::in_file(path, "the checksum does not belong to this text: it was changed")
-        .at("checksum")
-        .allowed(how))
+    Err(
+        InputError::in_file(path, "the checksum does not belong to this text: it was changed")
+            .at("checksum")
+            .allowed(how),
+    )
 }
