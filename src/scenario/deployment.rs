@@ -8,8 +8,8 @@ use crate::engine::vllm::version::VERSIONS;
 use crate::input::InputError;
 use crate::kv::MAX_BLOCKS;
 use crate::kv::sizing::{self, KvLayout, MemoryLedger, SizingError, SizingKnobs};
-use crate::profile::{Accelerator, Model, Platform};
-use crate::steptime::graphs::{CAPTURE_CEILING, CAPTURE_CEILING_BLACKWELL};
+use crate::profile::engine::{Case, EngineDefaults, pick};
+use crate::profile::{Accelerator, Model};
 use crate::steptime::{CaptureSizes, Deployment, GraphMode, KvDtype, WeightDtype};
 
 /// How one replica is split.
@@ -130,15 +130,19 @@ pub fn formats(
 /// Fills the keys of captured graphs (rules S84, S86) on devices that have them.
 pub fn graphs(
     e: &mut Engine,
-    accelerator: Option<&Accelerator>,
+    defaults: &EngineDefaults,
+    case: &Case<'_>,
     provenance: &mut Provenance,
     origin: &str,
 ) -> Result<(CaptureSizes, GraphMode), InputError> {
-    check_graph_keys(e, accelerator, &Blame { origin, provenance })?;
-    let Some(device) = accelerator.filter(|a| captures(a)) else {
+    let graphs = &defaults.cuda_graphs;
+    // No ceiling for the device means that vLLM captures nothing on it.
+    let ceiling = pick(&graphs.ceiling, case).map(|row| row.value);
+    check_graph_keys(e, ceiling.is_some(), &Blame { origin, provenance })?;
+    let (Some(ceiling), Some(device)) = (ceiling, case.accelerator) else {
         return Ok((CaptureSizes::none(), GraphMode::None));
     };
-    let version = e.version.clone().unwrap_or_default();
+    let version = case.version;
     let source = || Source::Derived(format!("vLLM {version} on {}", device.name));
     if provenance.fill(
         "system.engine.enforce_eager",
@@ -152,7 +156,7 @@ pub fn graphs(
         "system.engine.cudagraph_mode",
         &mut e.cudagraph_mode,
         source(),
-        GraphMode::default(),
+        default_mode(defaults, case),
     );
     if mode == GraphMode::None {
         return Ok((CaptureSizes::none(), mode));
@@ -165,8 +169,8 @@ pub fn graphs(
             e.max_num_seqs.unwrap_or(1),
             budget,
             tokens_per_decode,
-            since(&version, "0.32.0"),
-            ceiling(device),
+            pick(&graphs.uniform_decode_sizes, case).is_some_and(|row| row.value),
+            ceiling,
         ),
     };
     provenance.fill(
@@ -178,15 +182,18 @@ pub fn graphs(
     Ok((sizes, mode))
 }
 
-fn check_graph_keys(
-    e: &Engine,
-    accelerator: Option<&Accelerator>,
-    blame: &Blame<'_>,
-) -> Result<(), InputError> {
+/// The mode that the engine's profile names.
+fn default_mode(defaults: &EngineDefaults, case: &Case<'_>) -> GraphMode {
+    let word = pick(&defaults.cuda_graphs.mode, case).map(|row| row.value.clone());
+    word.and_then(|w| serde_json::from_value(serde_json::Value::String(w)).ok())
+        .unwrap_or_default()
+}
+
+fn check_graph_keys(e: &Engine, captures: bool, blame: &Blame<'_>) -> Result<(), InputError> {
     const SIZES: &str = "system.engine.cudagraph_capture_sizes";
     const MODE: &str = "system.engine.cudagraph_mode";
-    if !accelerator.is_some_and(captures) {
-        let mend = "captured graphs are those of NVIDIA devices: name one under system.accelerator";
+    if !captures {
+        let mend = "captured graphs are those of GPUs: name one under system.accelerator";
         blame.absent(
             "system.engine.enforce_eager",
             e.enforce_eager.as_ref().filter(|&&on| !on),
@@ -216,20 +223,6 @@ fn check_graph_keys(
             "allowed: whole numbers from 1; to have no graphs, set enforce_eager",
         )),
         _ => Ok(()),
-    }
-}
-
-/// Devices whose steps vLLM captures as CUDA graphs.
-fn captures(device: &Accelerator) -> bool {
-    matches!(device.platform, Platform::A100 | Platform::Cuda)
-}
-
-/// Data-centre Blackwell has a ceiling of its own. Its devices are NVIDIA's only ones of 160 GiB or more, which is
-/// also where vLLM draws a line for batch defaults (rule S80).
-fn ceiling(device: &Accelerator) -> u32 {
-    match &device.memory_bytes {
-        Some(memory) if memory.value >= 160 << 30 => CAPTURE_CEILING_BLACKWELL,
-        _ => CAPTURE_CEILING,
     }
 }
 

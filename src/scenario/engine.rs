@@ -12,6 +12,7 @@ use crate::engine::vllm::{Behaviour, Policy, VllmConfig};
 use crate::input::InputError;
 use crate::kv::MAX_BLOCKS;
 use crate::kv::sizing::MemoryLedger;
+use crate::profile::engine::{Case, EngineDefaults, Usage, pick};
 use crate::profile::{Accelerator, Model, Platform, catalog};
 use crate::steptime::Deployment;
 
@@ -48,8 +49,21 @@ pub fn resolve(
     let formats = deployment::formats(system, m, provenance, origin)?;
     let behaviour = version(&mut system.engine, provenance, origin)?;
     check_ranges(&system.engine, behaviour, &Blame { origin, provenance })?;
-    fill_defaults(&mut system.engine, behaviour, provenance, m, a);
-    let graphs = deployment::graphs(&mut system.engine, a, provenance, origin)?;
+    let defaults = catalog::engine("vllm", Path::new(""))?;
+    let case = Case {
+        version: behaviour.version,
+        accelerator: a,
+    };
+    let devices = ranks.tp.saturating_mul(ranks.pp);
+    fill_defaults(
+        &mut system.engine,
+        (&defaults, &case),
+        behaviour,
+        provenance,
+        m,
+        devices,
+    );
+    let graphs = deployment::graphs(&mut system.engine, &defaults, &case, provenance, origin)?;
     let deployment = match (m, a) {
         (Some(m), Some(a)) => Some(deployment::assemble(m, a, formats, ranks, graphs, &system.engine)),
         _ => None,
@@ -221,37 +235,18 @@ fn check_ranges(e: &Engine, behaviour: &Behaviour, blame: &Blame<'_>) -> Result<
     Ok(())
 }
 
-/// vLLM's (max_num_batched_tokens, max_num_seqs) for its API server on this device (rule S80).
-fn batch_defaults(behaviour: &Behaviour, accelerator: Option<&Accelerator>) -> (u32, u32) {
-    const GIB: u64 = 1 << 30;
-    let Some(device) = accelerator else {
-        // The bare configuration class (rule S81).
-        return (2048, 128);
-    };
-    let memory = device.memory_bytes.as_ref().map_or(0, |f| f.value);
-    // VERSIONS is in order of release; the top tier came with 0.28.
-    let place = |version: &str| VERSIONS.iter().position(|b| b.version == version);
-    let top_tier = place(behaviour.version) >= place("0.28.0");
-    match device.platform {
-        Platform::Cpu => (2048, 128),
-        Platform::Cuda | Platform::Blackwell | Platform::Rocm if memory >= 160 * GIB && top_tier => {
-            (16_384, 1024)
-        }
-        Platform::Cuda | Platform::Blackwell | Platform::Rocm if memory >= 70 * GIB => (8192, 1024),
-        _ => (2048, 256),
-    }
-}
-
 fn fill_defaults(
     e: &mut Engine,
+    (defaults, case): (&EngineDefaults, &Case<'_>),
     behaviour: &Behaviour,
     provenance: &mut Provenance,
     model: Option<&Model>,
-    accelerator: Option<&Accelerator>,
+    devices: u32,
 ) {
-    let cpu = accelerator.is_some_and(|a| a.platform == Platform::Cpu);
     let vllm = || {
-        let device = accelerator.map_or(String::new(), |a| format!(" on {}", a.name));
+        let device = case
+            .accelerator
+            .map_or(String::new(), |a| format!(" on {}", a.name));
         Source::Derived(format!("vLLM {}{device}", behaviour.version))
     };
     let p = |name: &str| (format!("system.engine.{name}"), vllm());
@@ -266,17 +261,26 @@ fn fill_defaults(
         let value = model.max_positions.value;
         provenance.fill("system.engine.max_model_len", &mut e.max_model_len, source, value);
     }
-    let (tokens, seqs) = batch_defaults(behaviour, accelerator);
+    // The profile has a row for every case; the last resort is its row without a device (rule S81).
+    let limits = defaults.batch_limits(case, Usage::Server, devices);
+    let (tokens, seqs) = limits.map_or((2048, 128), |l| (l.max_num_batched_tokens, l.max_num_seqs));
     let chunked = fill!(enable_chunked_prefill, true);
     // Without chunking the budget must hold a longest prompt (rule S81).
     let longest = if chunked { 0 } else { e.max_model_len.unwrap_or(0) };
-    let budget = fill!(max_num_batched_tokens, tokens.max(longest));
+    // No step holds more than all seats at their full length (rule S81).
+    let all = e.max_model_len.unwrap_or(u32::MAX);
+    let most = e.max_num_seqs.unwrap_or(seqs).saturating_mul(all);
+    let budget = fill!(max_num_batched_tokens, tokens.max(longest).min(most));
     fill!(max_num_seqs, seqs.min(budget));
-    fill!(block_size, if cpu { 128 } else { 16 });
+    fill!(
+        block_size,
+        pick(&defaults.block_size, case).map_or(16, |row| row.value)
+    );
     fill!(enable_prefix_caching, true);
     fill!(long_prefill_token_threshold, 0);
     fill!(scheduling_policy, Policy::Fcfs);
-    fill!(async_scheduling, behaviour.async_by_default && !cpu);
+    let asynchronous = pick(&defaults.async_scheduling, case).is_some_and(|row| row.value);
+    fill!(async_scheduling, asynchronous);
     fill!(num_speculative_tokens, 0);
     fill!(num_lookahead_tokens, 0);
     if behaviour.has_full_prompt_gate {

@@ -309,3 +309,57 @@ fn halved_formats_leave_more_blocks() {
     let told = plan("closed-loop.yaml", &["system.parallel.pp=2"]).limitations();
     assert!(told.iter().any(|l| l.contains("pipeline stages")), "{told:?}");
 }
+
+/// Defaults come from the engine's profile (rules S80, S81, S84).
+#[test]
+fn defaults_follow_device_and_release() {
+    let of = |set: &[&str]| {
+        let p = plan("closed-loop.yaml", set);
+        let e = p.world(Default::default()).engine;
+        let largest = p.deployment().and_then(|d| d.graphs.largest());
+        (e.max_num_batched_tokens, e.max_num_seqs, largest)
+    };
+    assert_eq!(of(&[]), (8192, 1024, Some(512)));
+    assert_eq!(
+        of(&["system.accelerator=b200-sxm"]),
+        (16_384, 1024, Some(1024)),
+        "the top tier, and Blackwell's ceiling"
+    );
+    let before = "system.engine.version='0.25.1'";
+    assert_eq!(
+        of(&["system.accelerator=b200-sxm", before]),
+        (8192, 1024, Some(1024))
+    );
+    assert_eq!(of(&["system.accelerator=a100-sxm-80gb"]), (2048, 256, Some(512)));
+    assert_eq!(
+        of(&["system.engine.max_num_seqs=2", "system.engine.max_model_len=3000"]).0,
+        6000,
+        "no more than all seats at full length"
+    );
+}
+
+/// Experts in 4 bits beside 16-bit attention, half of the layers with a window of 128.
+#[test]
+fn a_model_with_windows_and_experts_has_a_ledger() {
+    let p = plan("closed-loop.yaml", &["system.model=gpt-oss-20b"]);
+    let d = p.deployment().unwrap();
+    assert_eq!((d.dtype, d.expert_dtype), (WeightDtype::Bf16, WeightDtype::Mxfp4));
+    let ledger = p.memory().unwrap();
+    let layout = ledger.layout;
+    assert_eq!(
+        (
+            layout.full_groups,
+            layout.window_groups,
+            layout.group_layers,
+            layout.window
+        ),
+        (1, 1, 12, 128)
+    );
+    // 16384 / 16 blocks, and ceil((127 + 2 * 8192) / 16) + 1 bounded by the length.
+    assert_eq!(ledger.blocks_per_request, 1024 + 1025);
+    let scheduled = p.world(Default::default()).engine.num_gpu_blocks;
+    let expected = u64::from(ledger.num_gpu_blocks) * 1024 / 2049;
+    assert_eq!(u64::from(scheduled), expected);
+    assert!(p.limitations().iter().any(|l| l.contains("sliding window")));
+    assert!((11.0..16.0).contains(&(ledger.weights as f64 / 1e9)), "{ledger}");
+}

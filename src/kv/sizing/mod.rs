@@ -225,7 +225,7 @@ fn stage_ledger(
     let unknown = |what| SizingError::Unknown(accelerator.name.clone(), what);
     let memory = accelerator.memory_bytes.as_ref();
     let device = memory.ok_or_else(|| unknown("memory_bytes"))?.value;
-    let driver = if reserve::is_nvidia(accelerator.platform) {
+    let driver = if accelerator.platform.is_nvidia() {
         (device as f64 * DRIVER_SHARE) as u64
     } else {
         0

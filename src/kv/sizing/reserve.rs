@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::weights::has_experts;
-use crate::profile::{Model, Platform};
+use crate::profile::Model;
 use crate::steptime::{Deployment, GraphMode};
 
 /// Library workspaces and loaded kernels of an NVIDIA device.
@@ -56,7 +56,7 @@ impl ReserveBytes {
 /// Runtime of a device, from its profile or, for NVIDIA, the constant above; `None` = unknown.
 pub fn runtime(deployment: &Deployment) -> Option<u64> {
     let device = &deployment.accelerator;
-    let nvidia = is_nvidia(device.platform);
+    let nvidia = device.platform.is_nvidia();
     let base = match &device.runtime_reserve_bytes {
         Some(figure) => figure.value,
         None if nvidia => RUNTIME_BYTES,
@@ -68,11 +68,6 @@ pub fn runtime(deployment: &Deployment) -> Option<u64> {
         0
     };
     Some(base + collectives)
-}
-
-/// Devices under CUDA.
-pub const fn is_nvidia(platform: Platform) -> bool {
-    matches!(platform, Platform::A100 | Platform::Cuda)
 }
 
 /// Peak of the activations of a step of `tokens` tokens, of which `rows` are sampled, on a rank that holds
