@@ -24,6 +24,7 @@ use std::process::ExitCode;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::input::InputError;
+use crate::profile::catalog;
 use crate::scenario::Override;
 
 pub use schema::{SchemaEntry, schemas};
@@ -64,7 +65,7 @@ pub struct Cli {
 }
 
 /// Options of every subcommand.
-#[derive(Debug, Clone, Copy, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct Global {
     /// Say more on stderr; twice for still more.
     #[arg(short, long, action = ArgAction::Count, global = true)]
@@ -75,6 +76,10 @@ pub struct Global {
     /// No progress bars (there are none anyway when stderr is no terminal).
     #[arg(long, global = true)]
     pub no_progress: bool,
+    /// Folder of your own profiles (accelerators/, models/, instances/, engines/, or files side by side), which
+    /// win over those that ship; without it, the one that $KNEEBOARD_PROFILES names.
+    #[arg(long, global = true, value_name = "DIR")]
+    pub profiles: Option<std::path::PathBuf>,
 }
 
 impl Global {
@@ -106,7 +111,7 @@ pub enum Command {
     Show(show::ShowArgs),
     /// List the JSON Schemas of the file formats, or print one.
     Schema(schema::SchemaArgs),
-    /// List or show the shipped profiles of accelerators and models.
+    /// List, show or check the profiles of accelerators, models, instances and engines; import a model.
     #[command(subcommand)]
     Profile(profile::ProfileCommand),
     /// Look into trace files, or make one from a scenario.
@@ -171,6 +176,11 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> anyhow::Result<Outcome> {
+    let folder = cli.global.profiles.clone();
+    let folder = folder.or_else(|| std::env::var_os("KNEEBOARD_PROFILES").map(Into::into));
+    if let Some(folder) = folder.filter(|f| !f.as_os_str().is_empty()) {
+        catalog::use_folder(&folder)?;
+    }
     match &cli.command {
         Command::Preflight(args) => preflight::run(args, &cli.global),
         Command::Simulate(args) => simulate::run(args),

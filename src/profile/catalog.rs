@@ -265,11 +265,11 @@ impl Catalog {
             ),
             None => ("profile".to_owned(), "profile list".to_owned()),
         };
+        let more = if total > SHOWN { ", …" } else { "" };
         InputError::new(what, format!("unknown name '{name}'"))
             .allowed(format!(
-                "known: {}{} ({total} in all: kneeboard {list}); or a path to a .yaml file",
+                "known: {}{more} ({total} in all: kneeboard {list}); or a path to a .yaml file",
                 shown.join(", "),
-                if total > SHOWN { ", …" } else { "" },
             ))
             .nearest_of(&lower, names)
     }
@@ -395,7 +395,7 @@ fn kind_of_folder(path: &Path) -> Result<Kind, InputError> {
         })
 }
 
-fn kind_of_text(text: &str, origin: &str) -> Result<Kind, InputError> {
+pub(super) fn kind_of_text(text: &str, origin: &str) -> Result<Kind, InputError> {
     #[derive(Deserialize)]
     struct Stated {
         #[serde(default)]

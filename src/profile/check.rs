@@ -2,11 +2,14 @@
 //! have, and no contradictions. A figure far outside its range is mostly one in another unit, and is called so.
 
 use std::fmt;
+use std::path::Path;
 
 use serde::Serialize;
 
-use super::{Facts, Figure, FigureRow};
+use super::catalog::{self, Catalog};
+use super::{Accelerator, EngineDefaults, Facts, Figure, FigureRow, Instance, Kind, Model};
 use crate::input::{InputError, nearest};
+use crate::yaml;
 
 /// How bad a problem is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -61,9 +64,27 @@ impl Problem {
     }
 }
 
+impl From<InputError> for Problem {
+    fn from(e: InputError) -> Self {
+        Self {
+            severity: Severity::Error,
+            place: e.place.unwrap_or_default(),
+            found: e.found,
+            allowed: e.allowed.unwrap_or_default(),
+            nearest: e.nearest,
+        }
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}; {}", self.place, self.found, self.allowed)?;
+        if !self.place.is_empty() {
+            write!(f, "{}: ", self.place)?;
+        }
+        f.write_str(&self.found)?;
+        if !self.allowed.is_empty() {
+            write!(f, "; {}", self.allowed)?;
+        }
         match &self.nearest {
             Some(name) => write!(f, "; did you mean '{name}'?"),
             None => Ok(()),
@@ -268,6 +289,52 @@ pub fn problems<T: Facts>(profile: &T) -> Vec<Problem> {
     found
 }
 
+/// Figures outside their ranges.
+pub fn out_of_range<T: Facts>(profile: &T) -> Vec<Problem> {
+    profile.figures().iter().filter_map(outside).collect()
+}
+
+/// Everything wrong with the text of a profile, which is to be called `name`, and of this kind if it is given.
+/// That an instance's accelerator exists is looked up in `catalog`.
+pub fn text(catalog: &Catalog, text: &str, name: &str, kind: Option<Kind>) -> Vec<Problem> {
+    let stated = match kind.map_or_else(|| catalog::kind_of_text(text, ""), Ok) {
+        Ok(kind) => kind,
+        Err(e) => return vec![Problem::from(e)],
+    };
+    match stated {
+        Kind::Accelerator => parsed::<Accelerator>(text, name, |_| None),
+        Kind::Model => parsed::<Model>(text, name, |_| None),
+        Kind::Engine => parsed::<EngineDefaults>(text, name, |_| None),
+        Kind::Instance => parsed::<Instance>(text, name, |instance| {
+            let device = &instance.accelerator.value;
+            let unknown = catalog.accelerator(device, Path::new("")).err()?;
+            Some(Problem {
+                place: "accelerator".to_owned(),
+                ..Problem::from(unknown)
+            })
+        }),
+    }
+}
+
+fn parsed<T: Facts>(text: &str, name: &str, more: impl Fn(&T) -> Option<Problem>) -> Vec<Problem> {
+    let profile: T = match yaml::parse(text, "") {
+        Ok(profile) => profile,
+        Err(e) => return vec![Problem::from(e)],
+    };
+    let mut found: Vec<_> = more(&profile).into_iter().collect();
+    if profile.name() != name {
+        found.push(Problem::new(
+            Severity::Error,
+            "name",
+            format!("found '{}'", profile.name()),
+            format!("a profile bears the name of its file, '{name}'"),
+        ));
+    }
+    found.extend(problems(&profile));
+    found.sort_by_key(|p| p.severity != Severity::Error);
+    found
+}
+
 /// The first error of a profile.
 ///
 /// # Errors
@@ -285,7 +352,6 @@ pub fn refuse_errors<T: Facts>(profile: &T, origin: &str) -> Result<(), InputErr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::{Accelerator, Model, catalog};
 
     /// The shipped H100 with one text replaced.
     fn h100(from: &str, to: &str) -> Vec<Problem> {

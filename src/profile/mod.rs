@@ -5,6 +5,7 @@ pub mod catalog;
 pub mod check;
 pub mod engine;
 pub mod figure;
+pub mod import;
 pub mod instance;
 pub mod model;
 
