@@ -308,6 +308,16 @@ fn import_model(
 ) -> anyhow::Result<()> {
     // The profile is found by the name of its file, so that is what it is called where nothing else is said.
     let stem = output.and_then(Path::file_stem).map(|s| s.to_string_lossy());
+    if let (Some(name), Some(stem)) = (name, stem.as_deref())
+        && name != stem
+    {
+        return Err(InputError::new(
+            "--name",
+            format!("'{name}' is not the name of the file, '{stem}'"),
+        )
+        .allowed("leave --name out, or write to a file of that name")
+        .into());
+    }
     let model = import::model(
         &input::read_text(config)?,
         &config.display().to_string(),

@@ -45,9 +45,14 @@ pub fn model(text: &str, origin: &str, name: Option<&str>) -> Result<Model, Inpu
     };
     let family = Family::of(&config)?;
     let repo = config.text("_name_or_path").filter(|r| is_repository(r));
-    let name = match name.or(repo) {
-        Some(name) => profile_name(name),
-        None => {
+    let name = match (name, repo) {
+        (Some(given), _) if given.is_empty() || given.contains(['/', '\\']) => {
+            return Err(InputError::new("--name", format!("found '{given}'"))
+                .allowed("allowed: what can be the name of a file"));
+        }
+        (Some(given), _) => given.to_owned(),
+        (None, Some(repo)) => profile_name(repo),
+        (None, None) => {
             return Err(
                 InputError::new(origin, "the file does not name its model").allowed("name it with --name")
             );

@@ -5,6 +5,7 @@ mod calibrate;
 mod compare;
 mod conform;
 mod preflight;
+mod profile;
 mod simulate;
 mod support;
 mod sweep;
