@@ -63,6 +63,8 @@ pub struct ObservedRun {
     pub engine: VllmConfig,
     /// How requests were offered.
     pub load: LoadModel,
+    /// Times were taken by a client, with the front end between it and the engine; else at the engine.
+    pub client_side: bool,
     /// The requests.
     pub trace: Trace,
     /// Which requests count, by their number in the trace.
@@ -90,7 +92,35 @@ impl ObservedRun {
     /// [`ObservedError`] when it cannot be simulated.
     pub fn simulate(&self, parameters: &Parameters) -> Result<RunRecord, ObservedError> {
         let roofline = Roofline::new(self.deployment.clone(), *parameters)?;
-        self.simulate_with(&roofline, front_end(parameters))
+        self.simulate_with(&roofline, self.front_end(parameters))
+    }
+
+    /// What stands between the clock and the engine.
+    pub fn front_end(&self, parameters: &Parameters) -> FrontEnd {
+        if self.client_side {
+            front_end(parameters)
+        } else {
+            FrontEnd::default()
+        }
+    }
+
+    /// The run cut off after the first `most` requests that count and a tenth more, which only load the system.
+    /// Returns whether anything was cut.
+    pub fn limit(&mut self, most: usize) -> bool {
+        let mut seen = 0;
+        for counts in &mut self.counted {
+            seen += usize::from(*counts);
+            *counts &= seen <= most;
+        }
+        let keep = self
+            .counted
+            .iter()
+            .rposition(|c| *c)
+            .map_or(0, |last| last + 1 + most / 10);
+        let cut = keep < self.counted.len();
+        self.counted.truncate(keep);
+        self.trace.requests.truncate(keep);
+        cut
     }
 
     /// The run with these step times.

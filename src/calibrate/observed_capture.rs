@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::manifest::OfferedModel;
+use super::manifest::{ClockSide, OfferedModel};
 use super::observe::Capture;
 use super::observed::{Figure, Metric, Observation, ObservedRun, Samples, Stat};
 use super::scatter::scatter;
@@ -117,11 +117,16 @@ pub fn deployment_of(capture: &Capture, defaults: &ServedDefaults) -> Result<Dep
     })
 }
 
-/// The run to be simulated, with the figures that were measured.
+/// The run to be simulated, with the figures that were measured. Of more than `most` requests only the first that
+/// many count.
 ///
 /// # Errors
 /// [`InputError`] when the capture is inconsistent, or its device and model are unknown.
-pub fn observed(capture: &Capture, defaults: &ServedDefaults) -> Result<ObservedRun, InputError> {
+pub fn observed(
+    capture: &Capture,
+    defaults: &ServedDefaults,
+    most: usize,
+) -> Result<ObservedRun, InputError> {
     let deployment = deployment_of(capture, defaults)?;
     let engine = capture.engine_config()?;
     let trace = capture.trace()?;
@@ -131,8 +136,22 @@ pub fn observed(capture: &Capture, defaults: &ServedDefaults) -> Result<Observed
         .iter()
         .map(|r| r.arrival.as_secs_f64() >= warmup)
         .collect();
-    let samples = Samples::of(&record_of(capture)?, &counted);
-    let observations = FIGURES
+    let mut run = ObservedRun {
+        name: capture.name.clone(),
+        deployment: Deployment {
+            asynchronous: engine.async_scheduling,
+            ..deployment
+        },
+        load: load_of(capture),
+        client_side: capture.manifest.clock == ClockSide::Client,
+        engine,
+        trace,
+        counted,
+        observations: Vec::new(),
+    };
+    run.limit(most);
+    let samples = Samples::of(&record_of(capture)?, &run.counted);
+    run.observations = FIGURES
         .iter()
         .map(|&figure| Observation {
             figure,
@@ -141,18 +160,7 @@ pub fn observed(capture: &Capture, defaults: &ServedDefaults) -> Result<Observed
         })
         .filter(|o| o.value.is_finite() && o.value > 0.0)
         .collect();
-    Ok(ObservedRun {
-        name: capture.name.clone(),
-        deployment: Deployment {
-            asynchronous: engine.async_scheduling,
-            ..deployment
-        },
-        load: load_of(capture),
-        engine,
-        trace,
-        counted,
-        observations,
-    })
+    Ok(run)
 }
 
 /// How the capture's requests were offered.

@@ -138,6 +138,11 @@ pub(super) struct Row<'a> {
 }
 
 impl Row<'_> {
+    /// The row's place in its file.
+    pub(super) fn line_text(&self) -> String {
+        format!("line {}", self.line)
+    }
+
     /// An error about the whole row.
     pub(super) fn error(&self, found: impl Into<String>) -> InputError {
         InputError::in_file(self.path, found).at(format!("line {}", self.line))

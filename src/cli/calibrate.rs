@@ -7,6 +7,7 @@ use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
 
+use super::calibrate_runs::{self, EventsArgs, PointsArgs};
 use super::{Global, Outcome, progress};
 use crate::calibrate::{FitOptions, RunCheck, check_run, fit_steps, read_captures};
 use crate::input::{InputError, write_atomic};
@@ -23,6 +24,10 @@ pub struct CalibrateArgs {
 enum CalibrateCommand {
     /// Fit step times to captures of a real engine.
     Steps(StepsArgs),
+    /// Fit the roofline to request times of captures, which need no steps.
+    Events(EventsArgs),
+    /// Fit the roofline to summary rows of benchmarks.
+    Points(PointsArgs),
     /// Check a fit of step times against captures, batch for batch.
     Check(CheckArgs),
 }
@@ -68,6 +73,8 @@ pub struct CheckArgs {
 pub fn run(args: &CalibrateArgs, global: &Global) -> anyhow::Result<Outcome> {
     match &args.command {
         CalibrateCommand::Steps(args) => steps(args, global),
+        CalibrateCommand::Events(args) => calibrate_runs::events(args, global),
+        CalibrateCommand::Points(args) => calibrate_runs::points(args, global),
         CalibrateCommand::Check(args) => check(args),
     }
 }
@@ -148,7 +155,11 @@ fn check_table(runs: &[RunCheck]) -> Table {
     t
 }
 
-fn refuse_existing(path: &Path, overwrite: bool) -> Result<(), InputError> {
+/// Refuses an output that is a folder, or that is there and may not be replaced.
+///
+/// # Errors
+/// [`InputError`] that says how to mend it.
+pub(super) fn refuse_existing(path: &Path, overwrite: bool) -> Result<(), InputError> {
     if path.is_dir() {
         return Err(InputError::in_file(path, "is a folder").allowed("name the fit file to write"));
     }

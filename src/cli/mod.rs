@@ -4,6 +4,7 @@
 //! as one paragraph.
 
 mod calibrate;
+mod calibrate_runs;
 mod compare;
 mod completions;
 mod conform;

@@ -9,6 +9,7 @@ pub mod html;
 pub mod number;
 pub mod plot;
 pub mod preflight_page;
+pub mod roofline_fit;
 pub mod run_page;
 pub mod run_tables;
 pub mod sweep_page;

@@ -1,0 +1,436 @@
+//! The fit file out of a fit to runs: what is known of each parameter, what predictions miss by, where it holds.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use super::fit_runs::{Priors, RunFigure, RunFit};
+use super::observed::{Figure, Metric, ObservedError, ObservedRun, Stat};
+use crate::steptime::hull::Hull;
+use crate::steptime::parameters::{Param, Parameters, SPECS};
+use crate::steptime::roofline_fit::{
+    Correlation, Door, FitData, FitError, FitRange, FittedParameter, Form, Misfit, ROOFLINE_FIT_FORMAT,
+    RooflineFit, SpeaksFor,
+};
+use crate::steptime::{BatchShape, Roofline, StepTime};
+use crate::units::SimDuration;
+
+/// A parameter whose spread the data shrink to less than this share of the prior's is identified.
+const IDENTIFIED_BELOW: f64 = 0.7;
+/// Correlations below this are left out of the file.
+const NOTEWORTHY: f64 = 0.3;
+/// Relative error of the speed of a run's steps where nothing was held out that would tell it.
+const UNTESTED_SPEED: f64 = 0.06;
+/// Least scatter that is claimed for the speed of a run, and for a latency beside it.
+const LEAST_SPEED: f64 = 0.008;
+const LEAST_LATENCY: f64 = 0.01;
+/// What a model, and a device, that the fit has not seen add to the error of the speed, where nothing tells it.
+const NEW_MODEL: f64 = 0.06;
+
+/// What a fit is named and made by.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FitHead {
+    /// Its name.
+    pub name: String,
+    /// From what it was fitted.
+    pub door: Door,
+    /// The command that makes it.
+    pub command: String,
+    /// The runs' files.
+    pub data: Vec<FitData>,
+    /// What a reader must know.
+    pub notes: Vec<String>,
+    /// Engines as `vllm 0.15.1`.
+    pub engines: Vec<String>,
+}
+
+/// The file of a fit.
+///
+/// # Errors
+/// [`ObservedError`] when a run cannot be simulated under the fitted parameters.
+pub fn roofline_file(
+    head: FitHead,
+    runs: &[ObservedRun],
+    priors: &Priors,
+    fit: &RunFit,
+) -> Result<RooflineFit, ObservedError> {
+    let mut notes = head.notes;
+    notes.extend(thin(runs, fit));
+    Ok(RooflineFit {
+        kneeboard_fit: ROOFLINE_FIT_FORMAT,
+        form: Form::Roofline,
+        name: head.name,
+        fitted_with: format!("kneeboard {}", env!("CARGO_PKG_VERSION")),
+        door: head.door,
+        command: head.command,
+        speaks_for: speaks_for(runs, head.engines),
+        parameters: parameters(priors, fit),
+        correlation: correlation(fit),
+        draws: fit.draws.iter().map(|d| d.0.to_vec()).collect(),
+        misfit: misfit(runs, fit),
+        hull: hull(runs, &fit.parameters)?,
+        residuals: residuals(runs, &fit.fitted),
+        held_out: fit
+            .left_out
+            .iter()
+            .flat_map(|l| errors(&l.what, runs, &l.figures))
+            .collect(),
+        data: head.data,
+        notes,
+    })
+}
+
+fn parameters(priors: &Priors, fit: &RunFit) -> Vec<FittedParameter> {
+    SPECS
+        .iter()
+        .map(|spec| {
+            let prior_log_sd = priors.log_sd[spec.param as usize];
+            let column = fit.responsive.iter().position(|p| *p == spec.param);
+            let linear = column.map_or(prior_log_sd, |j| fit.posterior.covariance[[j, j]].max(0.0).sqrt());
+            // Slopes alone are far too sure: resampled runs tell how much the answer hangs on which runs there were.
+            let mut drawn: Vec<f64> = fit.draws.iter().map(|d| d[spec.param]).collect();
+            drawn.sort_by(f64::total_cmp);
+            let value = fit.parameters[spec.param];
+            let spread = spread(&drawn, value).max(linear).min(prior_log_sd);
+            let at = |z: f64| (value * (z * spread).exp()).clamp(spec.bounds.0, spec.bounds.1);
+            FittedParameter {
+                name: spec.name.to_owned(),
+                value,
+                unit: spec.unit.to_owned(),
+                log_sd: spread,
+                interval_90: (at(-1.645), at(1.645)),
+                prior: priors.values[spec.param],
+                prior_log_sd,
+                identified: column.is_some() && spread < IDENTIFIED_BELOW * prior_log_sd,
+            }
+        })
+        .collect()
+}
+
+/// Standard deviation of the logarithms of the draws about `value`.
+fn spread(draws: &[f64], value: f64) -> f64 {
+    if draws.is_empty() {
+        return 0.0;
+    }
+    let sum: f64 = draws.iter().map(|d| (d / value).ln().powi(2)).sum();
+    (sum / draws.len() as f64).sqrt()
+}
+
+fn correlation(fit: &RunFit) -> Vec<Correlation> {
+    let c = &fit.posterior.covariance;
+    let mut out = Vec::new();
+    for (i, a) in fit.responsive.iter().enumerate() {
+        for (j, b) in fit.responsive.iter().enumerate().skip(i + 1) {
+            let r = c[[i, j]] / (c[[i, i]] * c[[j, j]]).sqrt();
+            if r.is_finite() && r.abs() >= NOTEWORTHY {
+                out.push(Correlation {
+                    a: a.spec().name.to_owned(),
+                    b: b.spec().name.to_owned(),
+                    r: (r * 1e3).round() / 1e3,
+                });
+            }
+        }
+    }
+    out
+}
+
+/// Name and statistic of a figure in files.
+pub fn figure_names(figure: Figure) -> (&'static str, String) {
+    let metric = match figure.metric {
+        Metric::Ttft => "ttft_s",
+        Metric::Tpot => "tpot_s",
+        Metric::E2e => "e2e_s",
+        Metric::OutputThroughput => "output_throughput_tok_s",
+    };
+    let stat = match figure.stat {
+        Stat::Mean => "mean".to_owned(),
+        Stat::Value => "value".to_owned(),
+        Stat::Quantile(q) => format!("p{}", (q * 100.0).round()),
+    };
+    (metric, stat)
+}
+
+fn errors(of: &str, runs: &[ObservedRun], figures: &[RunFigure]) -> Vec<FitError> {
+    figures
+        .iter()
+        .map(|f| {
+            let run = &runs[f.run];
+            let o = run.observations[f.observation];
+            let (metric, stat) = figure_names(o.figure);
+            FitError {
+                of: of.to_owned(),
+                run: run.name.clone(),
+                metric: metric.to_owned(),
+                stat,
+                actual: Some(o.value),
+                predicted: Some(f.predicted),
+                rel_error: f.predicted / o.value - 1.0,
+                interval_90: None,
+                n: run.counted.iter().filter(|c| **c).count() as u32,
+            }
+        })
+        .collect()
+}
+
+/// Errors of the fitted figures, one by one, and their median by figure.
+fn residuals(runs: &[ObservedRun], figures: &[RunFigure]) -> Vec<FitError> {
+    let single = errors("fitted", runs, figures);
+    let kinds: BTreeSet<(String, String)> = single
+        .iter()
+        .map(|e| (e.metric.clone(), e.stat.clone()))
+        .collect();
+    let mut out: Vec<FitError> = kinds
+        .into_iter()
+        .map(|(metric, stat)| {
+            let mut e: Vec<f64> = single
+                .iter()
+                .filter(|e| e.metric == metric && e.stat == stat)
+                .map(|e| e.rel_error)
+                .collect();
+            e.sort_by(f64::total_cmp);
+            FitError {
+                of: "fitted".into(),
+                run: "all".into(),
+                rel_error: e[e.len() / 2],
+                n: e.len() as u32,
+                metric,
+                stat,
+                actual: None,
+                predicted: None,
+                interval_90: None,
+            }
+        })
+        .collect();
+    out.extend(single);
+    out
+}
+
+/// What predictions of runs that were left out miss by: the speed of the steps as TPOT tells it, for seen and for
+/// unseen models, and each latency beside it.
+fn misfit(runs: &[ObservedRun], fit: &RunFit) -> Vec<Misfit> {
+    let mut out = Vec::new();
+    let left_out = |kind: &str| -> Vec<&RunFigure> {
+        fit.left_out
+            .iter()
+            .filter(|l| l.what.starts_with(kind))
+            .flat_map(|l| &l.figures)
+            .collect()
+    };
+    let single = left_out("run ");
+    let speed: Vec<f64> = single.iter().filter_map(|f| speed_error(runs, f)).collect();
+    let known = if speed.is_empty() {
+        UNTESTED_SPEED
+    } else {
+        scatter_of(&speed).max(LEAST_SPEED)
+    };
+    push(&mut out, "step", "run", known, speed.len());
+    let unseen: Vec<f64> = left_out("model ")
+        .into_iter()
+        .filter_map(|f| speed_error(runs, f))
+        .collect();
+    let new_model = if unseen.is_empty() {
+        known.hypot(NEW_MODEL)
+    } else {
+        scatter_of(&unseen).max(known)
+    };
+    push(&mut out, "step", "new_model", new_model, unseen.len());
+    let mut kinds: Vec<Figure> = Vec::new();
+    for o in runs.iter().flat_map(|r| &r.observations) {
+        if !kinds.contains(&o.figure) && o.figure.metric != Metric::Tpot {
+            kinds.push(o.figure);
+        }
+    }
+    for kind in kinds {
+        // The error beside that of the run's speed, which the simulation carries into every latency by itself.
+        let beside: Vec<f64> = single
+            .iter()
+            .filter(|f| runs[f.run].observations[f.observation].figure == kind)
+            .map(|f| {
+                let own = log_error(runs, f);
+                let speed = single
+                    .iter()
+                    .filter(|s| s.run == f.run)
+                    .find_map(|s| speed_error(runs, s));
+                own - speed.unwrap_or(0.0)
+            })
+            .collect();
+        let (metric, stat) = figure_names(kind);
+        let sd = if beside.is_empty() {
+            if kind.metric == Metric::Ttft { 0.15 } else { 0.05 }
+        } else {
+            scatter_of(&beside).max(LEAST_LATENCY)
+        };
+        push(&mut out, metric, &stat, sd, beside.len());
+    }
+    out
+}
+
+fn push(out: &mut Vec<Misfit>, metric: &str, stat: &str, log_sd: f64, n: usize) {
+    out.push(Misfit {
+        metric: metric.to_owned(),
+        stat: stat.to_owned(),
+        log_sd,
+        n: n as u32,
+    });
+}
+
+fn log_error(runs: &[ObservedRun], f: &RunFigure) -> f64 {
+    (f.predicted / runs[f.run].observations[f.observation].value).ln()
+}
+
+fn speed_error(runs: &[ObservedRun], f: &RunFigure) -> Option<f64> {
+    let figure = runs[f.run].observations[f.observation].figure;
+    (figure.metric == Metric::Tpot)
+        .then(|| log_error(runs, f))
+        .filter(|e| e.is_finite())
+}
+
+/// Root mean square, widened so that 1.645 of it is Student's 90 % for so few errors.
+fn scatter_of(errors: &[f64]) -> f64 {
+    let n = errors.len().max(1);
+    let rms = (errors.iter().map(|e| e * e).sum::<f64>() / n as f64).sqrt();
+    rms * student(n) / 1.645
+}
+
+/// Student's 95th percentile for `n` degrees of freedom.
+fn student(n: usize) -> f64 {
+    const T: [f64; 10] = [6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83, 1.81];
+    match n {
+        0 => T[0],
+        1..=10 => T[n - 1],
+        _ => 1.645 + 1.65 / n as f64,
+    }
+}
+
+/// What too few runs leave open.
+fn thin(runs: &[ObservedRun], fit: &RunFit) -> Vec<String> {
+    let mut out = Vec::new();
+    let models: BTreeSet<&str> = runs.iter().map(|r| r.deployment.model.name.as_str()).collect();
+    if runs.len() < 3 {
+        out.push(format!(
+            "only {} run(s): nothing tells how runs differ, so the speed of steps is taken to be wrong by {:.0} % \
+             (one standard deviation)",
+            runs.len(),
+            100.0 * UNTESTED_SPEED
+        ));
+    }
+    if models.len() < 2 {
+        out.push(format!(
+            "only one model: another is expected to miss by a further {:.0} %, which is a guess",
+            100.0 * NEW_MODEL
+        ));
+    }
+    let open: Vec<&str> = SPECS
+        .iter()
+        .filter(|s| !fit.responsive.contains(&s.param))
+        .map(|s| s.name)
+        .collect();
+    if !open.is_empty() {
+        out.push(format!(
+            "no run responds to {}: they stand at their priors",
+            open.join(", ")
+        ));
+    }
+    out
+}
+
+fn speaks_for(runs: &[ObservedRun], engines: Vec<String>) -> SpeaksFor {
+    let unique = |key: &dyn Fn(&ObservedRun) -> String| -> Vec<String> {
+        let set: BTreeSet<String> = runs.iter().map(key).collect();
+        set.into_iter().collect()
+    };
+    SpeaksFor {
+        accelerators: unique(&|r| r.deployment.accelerator.name.clone()),
+        dtypes: unique(&|r| r.deployment.dtype.name().to_owned()),
+        kv_dtypes: unique(&|r| r.deployment.kv_dtype.name().to_owned()),
+        engines,
+        models: unique(&|r| r.deployment.model.name.clone()),
+    }
+}
+
+/// Passes durations on and keeps the batches of steps from number `from` on.
+struct Watching {
+    inner: Roofline,
+    from: usize,
+    seen: Mutex<(usize, Vec<BatchShape>)>,
+}
+
+impl std::fmt::Debug for Watching {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watching")
+            .field("from", &self.from)
+            .finish_non_exhaustive()
+    }
+}
+
+impl StepTime for Watching {
+    fn duration(&self, batch: &BatchShape) -> SimDuration {
+        if let Ok(mut seen) = self.seen.lock() {
+            seen.0 += 1;
+            // Every seventh step shows the ranges as well as all do.
+            if seen.0 > self.from && seen.0 % 7 == 0 {
+                seen.1.push(batch.clone());
+            }
+        }
+        self.inner.duration(batch)
+    }
+}
+
+/// Ranges of batches while requests counted, and of the deployments.
+fn hull(runs: &[ObservedRun], parameters: &Parameters) -> Result<Vec<FitRange>, ObservedError> {
+    let mut batches = Vec::new();
+    for run in runs {
+        let record = run.simulate(parameters)?;
+        let first = run
+            .trace
+            .requests
+            .iter()
+            .zip(&run.counted)
+            .find(|(_, counts)| **counts)
+            .map(|(r, _)| r.arrival);
+        let starts = &record.replicas[0].step_starts;
+        let from = starts.partition_point(|s| Some(*s) < first);
+        let watching = Watching {
+            inner: Roofline::new(run.deployment.clone(), *parameters)?,
+            from,
+            seen: Mutex::new((0, Vec::new())),
+        };
+        run.simulate_with(&watching, run.front_end(parameters))?;
+        batches.extend(watching.seen.into_inner().map(|s| s.1).unwrap_or_default());
+    }
+    let mut out: Vec<FitRange> = Hull::of(&batches)
+        .ranges
+        .into_iter()
+        .map(|r| FitRange {
+            axis: r.axis,
+            low: r.low,
+            high: r.high,
+        })
+        .collect();
+    for (axis, value) in [
+        ("tp", (|r| f64::from(r.deployment.tp)) as fn(&ObservedRun) -> f64),
+        ("pp", |r| f64::from(r.deployment.pp)),
+        ("ep", |r| f64::from(r.deployment.ep)),
+    ] {
+        let values = runs.iter().map(value);
+        out.push(FitRange {
+            axis: axis.to_owned(),
+            low: values.clone().fold(f64::INFINITY, f64::min),
+            high: values.fold(0.0, f64::max),
+        });
+    }
+    Ok(out)
+}
+
+/// The parameters of a fit as priors of another: their values and spreads.
+pub fn priors_of(fit: &RooflineFit) -> Priors {
+    let mut priors = Priors {
+        values: fit.values(),
+        ..Priors::default()
+    };
+    for p in &fit.parameters {
+        if let Some(param) = Param::named(&p.name) {
+            priors.log_sd[param as usize] = p.log_sd.max(1e-3);
+        }
+    }
+    priors
+}
