@@ -12,7 +12,7 @@ use crate::scenario::quantity::Finite;
 use crate::scenario::resolve_system;
 use crate::scenario::schema::{Engine, Parallel, System};
 use crate::sim::LoadModel;
-use crate::steptime::Deployment;
+use crate::steptime::{Deployment, RooflineFit};
 use crate::units::SimDuration;
 
 /// What the user adds to what manifests say, for all captures alike.
@@ -24,6 +24,21 @@ pub struct ServedDefaults {
     pub model: Option<String>,
     /// vLLM release.
     pub engine_version: Option<String>,
+}
+
+impl ServedDefaults {
+    /// The same, with the one accelerator that a fit speaks for where none is named.
+    #[must_use]
+    pub fn or(&self, fit: &RooflineFit) -> Self {
+        let only = match fit.speaks_for.accelerators.as_slice() {
+            [one] => Some(one.clone()),
+            _ => None,
+        };
+        Self {
+            accelerator: self.accelerator.clone().or(only),
+            ..self.clone()
+        }
+    }
 }
 
 /// Figures that a capture's fit looks at. The mean of end-to-end times adds nothing to TTFT and TPOT but guards their

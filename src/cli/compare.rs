@@ -1,19 +1,26 @@
 //! `kneeboard compare`: captures beside their simulation.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use rayon::prelude::*;
 
 use super::stdout::WIDTH;
 use super::{Outcome, print};
+use crate::calibrate::observed_capture::ServedDefaults;
+use crate::calibrate::points::{Boundary, PointDefaults, read_points};
 use crate::calibrate::repeats::spreads_of_repeats;
 use crate::calibrate::{Capture, read_captures};
-use crate::report::compare::comparison_text;
-use crate::steptime::fit_file::{Fit, merge_repeats};
+use crate::input::InputError;
+use crate::report::compare::{comparison_text, points_text};
+use crate::scenario::machine::locate;
+use crate::steptime::AnyFit;
+use crate::steptime::fit_file::{RepeatSpread, merge_repeats};
 use crate::verify::compare::{
-    CaptureComparison, CompareError, CompareReport, MachineModel, Skipped, compare, reason_to_skip,
+    CaptureComparison, CompareError, CompareReport, Skipped, compare, reason_to_skip,
 };
+use crate::verify::guises::Guises;
+use crate::verify::points::{PointComparison, PointsReport, compare_point};
 
 /// Simulate captures' own arrivals and knobs and print predicted beside actual.
 ///
@@ -21,12 +28,24 @@ use crate::verify::compare::{
 /// a request; percentiles interpolate linearly. Errors are (predicted - actual) / actual.
 #[derive(Debug, Args)]
 pub struct CompareArgs {
-    /// Capture folders, or folders of capture folders.
-    #[arg(required = true, value_name = "CAPTURE")]
+    /// Capture folders, or folders of capture folders; steps are not needed where the fit is one of the roofline.
+    #[arg(required_unless_present = "points", value_name = "CAPTURE")]
     captures: Vec<PathBuf>,
-    /// Fit of the machine, as `calibrate steps` writes it.
+    /// A table of summary rows (CSV) instead of captures.
+    #[arg(long, value_name = "FILE", conflicts_with = "captures")]
+    points: Option<PathBuf>,
+    /// Fit of the machine: a file, or the name of one in calibration/fits.
     #[arg(long, value_name = "FIT")]
     fit: PathBuf,
+    /// Accelerator profile of captures and rows that name none.
+    #[arg(long, value_name = "NAME")]
+    accelerator: Option<String>,
+    /// Model profile of captures that name none.
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// vLLM release of rows that name none; that of the fit by default.
+    #[arg(long, value_name = "VERSION")]
+    engine_version: Option<String>,
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
@@ -37,9 +56,18 @@ pub struct CompareArgs {
 /// # Errors
 /// [`crate::input::InputError`] for a capture or a fit that cannot be used; a simulation that cannot go on.
 pub fn run(args: &CompareArgs) -> anyhow::Result<Outcome> {
-    let fit = Fit::read(&args.fit)?;
+    let path = locate(&args.fit.to_string_lossy(), Path::new(""));
+    let fit = AnyFit::read(&path)?;
+    if let Some(table) = &args.points {
+        return points(args, table, &fit, &path);
+    }
     let captures = read_captures(&args.captures)?;
-    let report = compare_all(&captures, &fit, &args.fit)?;
+    let defaults = ServedDefaults {
+        accelerator: args.accelerator.clone(),
+        model: args.model.clone(),
+        engine_version: None,
+    };
+    let report = compare_all(&captures, &fit, &path, &defaults)?;
     let text = if args.json {
         serde_json::to_string_pretty(&report)? + "\n"
     } else {
@@ -49,17 +77,69 @@ pub fn run(args: &CompareArgs) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
+/// `compare --points`.
+fn points(args: &CompareArgs, table: &Path, fit: &AnyFit, path: &Path) -> anyhow::Result<Outcome> {
+    let AnyFit::Roofline(fit) = fit else {
+        return Err(InputError::in_file(path, "knows one model on one machine alone")
+            .allowed("a fit of the roofline, as `calibrate events`, `points` or `kernels` writes it")
+            .into());
+    };
+    let version = match fit.speaks_for.engines.as_slice() {
+        [one] => one.strip_prefix("vllm ").map(str::to_owned),
+        _ => None,
+    };
+    let accelerator = match fit.speaks_for.accelerators.as_slice() {
+        [one] => Some(one.clone()),
+        _ => None,
+    };
+    let defaults = PointDefaults {
+        accelerator: args.accelerator.clone().or(accelerator),
+        engine_version: args.engine_version.clone().or(version),
+    };
+    let compared: Vec<anyhow::Result<PointComparison>> = read_points(table, &defaults)?
+        .par_iter()
+        .map(|point| {
+            let guises = Guises::roofline(
+                fit,
+                path,
+                &point.run.deployment,
+                point.boundary == Boundary::Client,
+            )?;
+            compare_point(point, &guises).map_err(|e| {
+                InputError::in_file(table, e.to_string())
+                    .at(format!("row {}", point.row))
+                    .into()
+            })
+        })
+        .collect();
+    let report = PointsReport {
+        points: compared.into_iter().collect::<Result<_, _>>()?,
+    };
+    let text = if args.json {
+        serde_json::to_string_pretty(&report)?
+    } else {
+        points_text(&report)
+    };
+    print(&(text + "\n"))?;
+    Ok(Outcome::Done)
+}
+
 /// Compares every capture that has arrivals of its own; the others are listed with the reason.
 ///
 /// # Errors
 /// As [`run`].
 pub fn compare_all(
     captures: &[Capture],
-    fit: &Fit,
-    fit_path: &std::path::Path,
+    fit: &AnyFit,
+    fit_path: &Path,
+    defaults: &ServedDefaults,
 ) -> anyhow::Result<CompareReport> {
     // How much real repeats differ is measured, not predicted: repeats among the compared captures tell it too.
-    let repeats = merge_repeats(&fit.repeats, &spreads_of_repeats(captures)?);
+    let fitted: &[RepeatSpread] = match fit {
+        AnyFit::Linear(fit) => &fit.repeats,
+        AnyFit::Roofline(_) => &[],
+    };
+    let repeats = merge_repeats(fitted, &spreads_of_repeats(captures)?);
     let outcomes: Vec<anyhow::Result<Result<CaptureComparison, Skipped>>> = captures
         .par_iter()
         .map(|capture| {
@@ -69,8 +149,8 @@ pub fn compare_all(
                     reason: reason.to_owned(),
                 }));
             }
-            let model = MachineModel::of(fit, fit_path, capture)?;
-            Ok(Ok(compare(capture, &model, &repeats).map_err(unwrap_input)?))
+            let guises = Guises::of_capture(fit, fit_path, capture, defaults)?;
+            Ok(Ok(compare(capture, &guises, &repeats).map_err(unwrap_input)?))
         })
         .collect();
     let mut report = CompareReport {

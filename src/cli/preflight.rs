@@ -9,12 +9,14 @@ use super::stdout::{WIDTH, complain};
 use super::sweep::{outcome_of, sweep, write_tables};
 use super::{Global, Outcome, output, overrides, print, progress};
 use crate::calibrate::dataset::Dataset;
+use crate::calibrate::observed_capture::ServedDefaults;
 use crate::calibrate::{FitOptions, fit_steps};
 use crate::input::{InputError, prepare_output_folder};
 use crate::report::compare::{comparison_text, medians_table, runs_table};
 use crate::report::preflight_page::{Calibrated, preflight_page};
 use crate::report::sweep_page::{configurations_table, sweep_plots, verdict};
 use crate::scenario::{Plan, StepTimeSource, machine};
+use crate::steptime::AnyFit;
 use crate::steptime::Fit;
 
 /// Scenario and result folder when none is named.
@@ -168,7 +170,8 @@ fn compare_holdout(set: Dataset, fit: Fit, folder: &Path) -> anyhow::Result<Cali
         .to_yaml()
         .map_err(|e| anyhow::anyhow!("the fit cannot be written as YAML: {e}"))?;
     output::text(&path, &yaml)?;
-    let comparison = compare_all(&set.holdout, &fit, &path)?;
+    let any = AnyFit::Linear(Box::new(fit.clone()));
+    let comparison = compare_all(&set.holdout, &any, &path, &ServedDefaults::default())?;
     output::text(
         &folder.join("compare.txt"),
         &(comparison_text(&comparison, WIDTH) + "\n"),

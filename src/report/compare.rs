@@ -4,6 +4,7 @@ use super::figures::{Curve, PredictedActual};
 use super::plot::Plot;
 use super::table::{Cell, Column, Table};
 use crate::verify::compare::{CaptureComparison, CompareReport, FigureComparison};
+use crate::verify::points::PointsReport;
 
 /// The whole comparison as text: a table a capture, then the medians over captures.
 pub fn comparison_text(report: &CompareReport, width: Option<u16>) -> String {
@@ -48,6 +49,27 @@ pub fn remarks(capture: &CaptureComparison) -> Vec<String> {
                 .into(),
         );
     }
+    let told: Vec<&FigureComparison> = capture
+        .metrics
+        .iter()
+        .filter(|m| m.in_interval().is_some())
+        .collect();
+    let inside = told.iter().filter(|m| m.in_interval() == Some(true)).count();
+    lines.push(format!(
+        "{inside} of {} measured figures lie in their 90 % interval",
+        told.len()
+    ));
+    if let Some(axes) = capture
+        .metrics
+        .first()
+        .map(|m| &m.extrapolated)
+        .filter(|a| !a.is_empty())
+    {
+        lines.push(format!(
+            "extrapolated: the fit has not seen this range of {}",
+            axes.join(", ")
+        ));
+    }
     if !capture.assumptions.is_empty() {
         lines.push("the capture does not say, and this was assumed:".into());
         lines.extend(capture.assumptions.iter().map(|a| format!("  {a}")));
@@ -66,6 +88,48 @@ pub fn remarks(capture: &CaptureComparison) -> Vec<String> {
         }));
     }
     lines
+}
+
+/// Summary rows, predicted beside actual, with what was assumed of each.
+pub fn points_text(report: &PointsReport) -> String {
+    let columns = [
+        "row",
+        "metric",
+        "stat",
+        "actual",
+        "predicted",
+        "error",
+        "90 % from",
+        "to",
+        "extrapolated",
+    ];
+    let mut table = Table::new("Points", columns.map(Column::plain).to_vec());
+    let mut assumptions: Vec<String> = Vec::new();
+    for point in &report.points {
+        for f in &point.metrics {
+            table.push(vec![
+                (point.row as u64).into(),
+                f.metric.as_str().into(),
+                f.stat.as_str().into(),
+                f.actual.into(),
+                f.predicted.into(),
+                f.rel_error.map_or(Cell::Absent, Cell::Relative),
+                f.lo.into(),
+                f.hi.into(),
+                f.extrapolated.join(", ").into(),
+            ]);
+        }
+        for a in &point.assumptions {
+            let line = format!("  row {}: {a}", point.row);
+            assumptions.push(line);
+        }
+    }
+    let mut text = table.terminal(None);
+    if !assumptions.is_empty() {
+        text.push_str("\nthe rows do not say, and this was assumed:\n");
+        text.push_str(&assumptions.join("\n"));
+    }
+    text
 }
 
 /// Figures beyond 1.5 times what real repeats differ by, a row each.
@@ -98,6 +162,8 @@ pub fn figures_table(capture: &CaptureComparison) -> Table {
         "actual",
         "predicted",
         "error",
+        "90 % from",
+        "to",
         "repeats differ",
         "least at ±3 % step time",
         "most",
@@ -112,6 +178,8 @@ pub fn figures_table(capture: &CaptureComparison) -> Table {
             f.actual.into(),
             f.predicted.into(),
             f.rel_error.map_or(Cell::Absent, Cell::Relative),
+            f.lo.into(),
+            f.hi.into(),
             f.repeat_spread.map_or(Cell::Absent, Cell::Share),
             f.step_time_band.map(|b| b[0]).into(),
             f.step_time_band.map(|b| b[1]).into(),

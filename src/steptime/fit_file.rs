@@ -399,6 +399,20 @@ impl Fit {
             .filter(|s| s.is_finite())
     }
 
+    /// Relative error of the speed of a run's steps as a whole, as the runs that were left out tell it: root mean
+    /// square of the errors of their summed step time. `None` where nothing was left out.
+    pub fn speed_log_sd(&self) -> Option<f64> {
+        let errors: Vec<f64> = self
+            .held_out
+            .runs
+            .iter()
+            .map(|r| (1.0 + r.sum_with_probe.unwrap_or(r.error.sum)).ln())
+            .filter(|e| e.is_finite())
+            .collect();
+        let n = errors.len();
+        (n > 0).then(|| (errors.iter().map(|e| e * e).sum::<f64>() / n as f64).sqrt())
+    }
+
     /// The bandwidth limit of a scheduling class.
     pub fn limit(&self, scheduler_class: &str) -> Option<BandwidthLimit> {
         self.stalls

@@ -1,5 +1,6 @@
 //! How long one engine step takes.
 
+pub mod any_fit;
 pub mod batch;
 pub mod collective;
 pub mod deployment;
@@ -12,6 +13,7 @@ pub mod parameters;
 pub mod roofline;
 pub mod roofline_fit;
 
+pub use any_fit::AnyFit;
 pub use batch::{BatchShape, RowShape};
 pub use deployment::{ComputeClass, Deployment, KvDtype, WeightDtype};
 pub use fit_file::Fit;

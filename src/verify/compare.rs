@@ -1,66 +1,24 @@
 //! Predicted beside actual: a capture's own arrivals and knobs, simulated.
 
-use std::path::Path;
-
+use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::guises::{Guises, MachineModel};
+use super::interval::interval;
+use super::watch::{Scaled, Watch};
 use crate::calibrate::actual::{record_of, summary_options};
+use crate::calibrate::observed_capture::load_of;
 use crate::calibrate::repeats::{Figure, figures};
 use crate::calibrate::stalls::is_stalled;
-use crate::calibrate::{Capture, CaptureMode, OfferedModel, step_shift_of};
+use crate::calibrate::{Capture, CaptureMode};
 use crate::input::InputError;
 use crate::metric::summary::Summary;
 use crate::record::RunRecord;
-use crate::scenario::machine::host_times;
-use crate::sim::{FrontEnd, HostTimes, LoadModel, SimError, Stall, WorldConfig, run};
-use crate::steptime::fit_file::{Fit, RepeatSpread};
-use crate::steptime::{BatchShape, StepTime};
+use crate::sim::{SimError, Stall, WorldConfig, run};
+use crate::steptime::StepTime;
+use crate::steptime::fit_file::RepeatSpread;
 use crate::units::{SimDuration, SimTime};
-
-/// The model of the machine that a capture was made on.
-#[derive(Debug)]
-pub struct MachineModel {
-    /// Step times.
-    pub step_time: Box<dyn StepTime>,
-    /// Host time around the steps.
-    pub host: HostTimes,
-    /// The way between clients and engine, where the capture's times are a client's.
-    pub front_end: FrontEnd,
-    /// Stalls that the machine caused in this kind of run.
-    pub stall: Option<Stall>,
-}
-
-impl MachineModel {
-    /// What `fit` (read from `fit_path`, for errors) says of the machine of `capture`: its speed by the
-    /// capture's own probes, and the stalls of its scheduling class.
-    ///
-    /// # Errors
-    /// [`InputError`] when the fit's parameters are unusable.
-    pub fn of(fit: &Fit, fit_path: &Path, capture: &Capture) -> Result<Self, InputError> {
-        let shift_s = step_shift_of(fit, capture).unwrap_or(0.0);
-        let class = capture.manifest.machine.scheduler_class.as_deref();
-        let limit = fit.limit(class.unwrap_or("unknown"));
-        let duration = |field: &str, seconds: f64| {
-            SimDuration::try_from_secs_f64(seconds)
-                .map_err(|e| InputError::in_file(fit_path, e.to_string()).at(field))
-        };
-        let stall = match limit {
-            Some(l) => Some(Stall {
-                period: duration("stalls.limit.period_s", l.period_s)?,
-                busy: duration("stalls.limit.busy_s", l.busy_s)?,
-                phase: SimDuration::ZERO,
-            }),
-            None => None,
-        };
-        Ok(Self {
-            step_time: Box::new(fit.model(fit_path)?.shifted(shift_s)),
-            host: host_times(fit, fit_path)?,
-            front_end: FrontEnd::default(),
-            stall,
-        })
-    }
-}
 
 /// Why a capture cannot be compared.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +49,12 @@ pub struct FigureComparison {
     pub n: Option<u64>,
     /// Relative spread of this figure between real repeats of one trace, where the fit has seen repeats.
     pub repeat_spread: Option<f64>,
+    /// Lower end of the 90 % interval of the prediction; null where it cannot be told.
+    pub lo: Option<f64>,
+    /// Upper end.
+    pub hi: Option<f64>,
+    /// Axes on which the run leaves what the fit has seen; empty inside.
+    pub extrapolated: Vec<String>,
     /// Smallest and largest value of the figure with all step times 3 % shorter, as they are, and 3 % longer.
     pub step_time_band: Option<[f64; 2]>,
 }
@@ -99,6 +63,12 @@ impl FigureComparison {
     /// The actual figure lies between those of a 3 % step-time error; `None` where one is missing.
     pub fn in_band(&self) -> Option<bool> {
         let ([lo, hi], actual) = (self.step_time_band?, self.actual?);
+        Some((lo..=hi).contains(&actual))
+    }
+
+    /// The actual figure lies in the 90 % interval; `None` where one is missing.
+    pub fn in_interval(&self) -> Option<bool> {
+        let (lo, hi, actual) = (self.lo?, self.hi?, self.actual?);
         Some((lo..=hi).contains(&actual))
     }
 
@@ -174,20 +144,6 @@ pub fn reason_to_skip(capture: &Capture) -> Option<&'static str> {
         .then_some("mode batch: groups are added to an idle engine, there are no arrivals to simulate")
 }
 
-/// Step times times a factor.
-#[derive(Debug)]
-struct Scaled<'a> {
-    inner: &'a dyn StepTime,
-    factor: f64,
-}
-
-impl StepTime for Scaled<'_> {
-    fn duration(&self, batch: &BatchShape) -> SimDuration {
-        let nanos = self.inner.duration(batch).as_nanos() as f64 * self.factor;
-        SimDuration(nanos.round().max(1.0) as u64)
-    }
-}
-
 /// Where in its accounting period the machine stood when the run began is not known: the run is simulated at this
 /// many evenly spread phases.
 const PHASES: u64 = 8;
@@ -201,9 +157,10 @@ const BAND: f64 = 0.03;
 /// [`CompareError`] when the capture is inconsistent or the simulation cannot go on.
 pub fn compare(
     capture: &Capture,
-    model: &MachineModel,
+    guises: &Guises,
     repeats: &[RepeatSpread],
 ) -> Result<CaptureComparison, CompareError> {
+    let model = &guises.best;
     let actual_run = record_of(capture)?;
     let actual = Summary::of(&actual_run, &summary_options(capture)?);
     let predicted = predict(capture, model, 1.0)?;
@@ -211,22 +168,38 @@ pub fn compare(
         predict(capture, model, 1.0 - BAND)?,
         predict(capture, model, 1.0 + BAND)?,
     );
+    let others = guises
+        .others
+        .par_iter()
+        .enumerate()
+        .map(|(index, other)| play(capture, other, index as u64 % PHASES, 1.0, None))
+        .collect::<Result<Vec<_>, _>>()?;
+    let extrapolated = extrapolated(capture, guises)?;
     let metrics: Vec<FigureComparison> = figures(&actual)
         .into_iter()
         .zip(predicted)
         .enumerate()
-        .map(|(i, (a, p))| FigureComparison {
-            rel_error: relative_error(p.value, a.value),
-            repeat_spread: repeats
-                .iter()
-                .find(|r| r.metric == a.metric && r.stat == a.stat)
-                .map(|r| r.spread),
-            step_time_band: band([fast[i].value, p.value, slow[i].value]),
-            metric: a.metric.to_owned(),
-            stat: a.stat.to_owned(),
-            actual: a.value,
-            predicted: p.value,
-            n: a.n,
+        .map(|(i, (a, p))| {
+            let drawn: Vec<f64> = others.iter().filter_map(|o| o[i].value).collect();
+            let within = p
+                .value
+                .and_then(|v| interval(v, &drawn, guises.misfit(a.metric, a.stat)));
+            FigureComparison {
+                rel_error: relative_error(p.value, a.value),
+                repeat_spread: repeats
+                    .iter()
+                    .find(|r| r.metric == a.metric && r.stat == a.stat)
+                    .map(|r| r.spread),
+                lo: within.map(|w| w.0),
+                hi: within.map(|w| w.1),
+                extrapolated: extrapolated.clone(),
+                step_time_band: band([fast[i].value, p.value, slow[i].value]),
+                metric: a.metric.to_owned(),
+                stat: a.stat.to_owned(),
+                actual: a.value,
+                predicted: p.value,
+                n: a.n,
+            }
         })
         .collect();
     let mut comparison = CaptureComparison {
@@ -259,16 +232,9 @@ pub fn compare(
 /// statistic: with few requests the p99 of one run lies lower.
 fn predict(capture: &Capture, model: &MachineModel, factor: f64) -> Result<Vec<Figure>, CompareError> {
     let phases = if model.stall.is_some() { PHASES } else { 1 };
-    let options = summary_options(capture)?;
-    let mut plays = Vec::new();
-    for k in 0..phases {
-        let stall = model.stall.map(|s| Stall {
-            phase: SimDuration(s.period.0 / phases * k),
-            ..s
-        });
-        let record = simulate(capture, model, stall, factor)?;
-        plays.push(figures(&Summary::of(&record, &options)));
-    }
+    let plays = (0..phases)
+        .map(|k| play(capture, model, k, factor, None))
+        .collect::<Result<Vec<_>, _>>()?;
     let mean = |i: usize| {
         let values: Option<Vec<f64>> = plays.iter().map(|figures| figures[i].value).collect();
         values.map(|v| v.iter().sum::<f64>() / v.len() as f64)
@@ -283,15 +249,41 @@ fn predict(capture: &Capture, model: &MachineModel, factor: f64) -> Result<Vec<F
         .collect())
 }
 
+/// The figures of one play, at one of the phases where the machine stalls.
+fn play(
+    capture: &Capture,
+    model: &MachineModel,
+    phase: u64,
+    factor: f64,
+    watch: Option<&Watch>,
+) -> Result<Vec<Figure>, CompareError> {
+    let stall = model.stall.map(|s| Stall {
+        phase: SimDuration(s.period.0 / PHASES * phase),
+        ..s
+    });
+    let record = simulate(capture, model, stall, factor, watch)?;
+    Ok(figures(&Summary::of(&record, &summary_options(capture)?)))
+}
+
+/// Axes on which the run leaves what the fit has seen.
+fn extrapolated(capture: &Capture, guises: &Guises) -> Result<Vec<String>, CompareError> {
+    let watch = Watch::of(guises);
+    simulate(capture, &guises.best, guises.best.stall, 1.0, Some(&watch))?;
+    let mut axes = watch.left();
+    axes.extend(guises.beyond.iter().cloned());
+    Ok(axes)
+}
+
 /// The capture's arrivals on the capture's engine, with `stall` and with all step times multiplied by `factor`.
 ///
 /// # Errors
 /// [`CompareError`] as [`compare`].
-pub fn simulate(
+fn simulate(
     capture: &Capture,
     model: &MachineModel,
     stall: Option<Stall>,
     factor: f64,
+    watch: Option<&Watch>,
 ) -> Result<RunRecord, CompareError> {
     let deadline = if capture.manifest.truncated {
         let end = SimTime::try_from_secs_f64(capture.manifest.duration_s)
@@ -311,21 +303,10 @@ pub fn simulate(
     };
     let scaled = Scaled {
         inner: model.step_time.as_ref(),
-        factor,
+        factor: factor * model.speed,
+        watch,
     };
     Ok(run(&config, &scaled, &capture.trace()?)?)
-}
-
-/// How the capture's requests were offered.
-pub fn load_of(capture: &Capture) -> LoadModel {
-    let load = capture.manifest.load;
-    match (load.model, load.concurrency) {
-        (OfferedModel::ClosedLoop, Some(concurrency)) => LoadModel::ClosedLoop {
-            concurrency,
-            think: SimDuration::ZERO,
-        },
-        _ => LoadModel::OpenLoop,
-    }
 }
 
 /// Smallest and largest of the values; `None` where one is missing.

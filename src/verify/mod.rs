@@ -2,3 +2,7 @@
 
 pub mod compare;
 pub mod conform;
+pub mod guises;
+pub mod interval;
+pub mod points;
+mod watch;

@@ -1,0 +1,264 @@
+//! What a fit predicts with, for one run: the best model, and as many others as agree with the data about as well.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::interval::speed_factors;
+use crate::calibrate::Capture;
+use crate::calibrate::observed::front_end;
+use crate::calibrate::observed_capture::{ServedDefaults, deployment_of};
+use crate::calibrate::step_shift_of;
+use crate::input::InputError;
+use crate::scenario::machine::host_times;
+use crate::sim::{FrontEnd, HostTimes, Stall};
+use crate::steptime::roofline_fit::RooflineFit;
+use crate::steptime::{AnyFit, Deployment, Fit, Parameters, Roofline, StepTime};
+use crate::units::SimDuration;
+
+/// Guises of a fit, beside the best one.
+pub const GUISES: usize = 16;
+/// Speed error of a run where a linear fit held nothing out that would tell it.
+const UNTESTED_SPEED: f64 = 0.05;
+/// Relative scatter of a latency beside the speed of its run, where a linear fit tells none.
+const UNTESTED_LATENCY: f64 = 0.05;
+/// What a device, and a number format, that the fit does not speak for add to the error of the speed. A guess: the
+/// spread of kernel efficiencies from device to device (docs/CALIBRATION.md).
+const NEW_DEVICE: f64 = 0.15;
+const NEW_FORMAT: f64 = 0.10;
+/// The same for the front end and all that is no step time.
+const NEW_DEVICE_LATENCY: f64 = 0.2;
+
+/// The model of a machine, in one guise.
+#[derive(Debug, Clone)]
+pub struct MachineModel {
+    /// Step times.
+    pub step_time: Arc<dyn StepTime>,
+    /// Factor on them.
+    pub speed: f64,
+    /// Host time around the steps.
+    pub host: HostTimes,
+    /// The way between clients and engine.
+    pub front_end: FrontEnd,
+    /// Stalls that the machine caused in this kind of run.
+    pub stall: Option<Stall>,
+}
+
+/// All guises for one run, and what figures miss by beside.
+#[derive(Debug, Clone)]
+pub struct Guises {
+    /// The best model.
+    pub best: MachineModel,
+    /// Others.
+    pub others: Vec<MachineModel>,
+    /// The ranges that the fit has seen, by axis.
+    pub hull: Vec<(String, f64, f64)>,
+    /// Matters of the deployment that the fit does not speak for: `accelerator`, `dtype`, `tp`, ...
+    pub beyond: BTreeSet<String>,
+    misfit: Vec<(String, String, f64)>,
+    otherwise: f64,
+}
+
+impl Guises {
+    /// For a capture. Accelerator and model of a manifest that names none come from `defaults`.
+    ///
+    /// # Errors
+    /// [`InputError`] when the fit's parameters are unusable, or it needs a device and a model that nothing names.
+    pub fn of_capture(
+        fit: &AnyFit,
+        fit_path: &Path,
+        capture: &Capture,
+        defaults: &ServedDefaults,
+    ) -> Result<Self, InputError> {
+        match fit {
+            AnyFit::Linear(fit) => Self::linear(fit, fit_path, capture),
+            AnyFit::Roofline(fit) => {
+                let engine = capture.engine_config()?;
+                let deployment = Deployment {
+                    asynchronous: engine.async_scheduling,
+                    ..deployment_of(capture, &defaults.or(fit))?
+                };
+                let client = capture.manifest.clock == crate::calibrate::manifest::ClockSide::Client;
+                Self::roofline(fit, fit_path, &deployment, client)
+            }
+        }
+    }
+
+    fn linear(fit: &Fit, path: &Path, capture: &Capture) -> Result<Self, InputError> {
+        let shift_s = step_shift_of(fit, capture).unwrap_or(0.0);
+        let class = capture.manifest.machine.scheduler_class.as_deref();
+        let duration = |field: &str, seconds: f64| {
+            SimDuration::try_from_secs_f64(seconds)
+                .map_err(|e| InputError::in_file(path, e.to_string()).at(field))
+        };
+        let stall = match fit.limit(class.unwrap_or("unknown")) {
+            Some(l) => Some(Stall {
+                period: duration("stalls.limit.period_s", l.period_s)?,
+                busy: duration("stalls.limit.busy_s", l.busy_s)?,
+                phase: SimDuration::ZERO,
+            }),
+            None => None,
+        };
+        let best = MachineModel {
+            step_time: Arc::new(fit.model(path)?.shifted(shift_s)),
+            speed: 1.0,
+            host: host_times(fit, path)?,
+            front_end: FrontEnd::default(),
+            stall,
+        };
+        let others = speed_factors(GUISES, fit.speed_log_sd().unwrap_or(UNTESTED_SPEED))
+            .into_iter()
+            .map(|speed| MachineModel {
+                speed,
+                ..best.clone()
+            })
+            .collect();
+        Ok(Self {
+            best,
+            others,
+            hull: fit
+                .hull
+                .ranges
+                .iter()
+                .map(|r| (r.axis.clone(), r.low, r.high))
+                .collect(),
+            beyond: BTreeSet::new(),
+            // What real repeats of one trace differ by, as a standard deviation: the range of three plays is 1.69 of it.
+            misfit: fit
+                .repeats
+                .iter()
+                .map(|r| (r.metric.clone(), r.stat.clone(), r.spread / 1.69))
+                .collect(),
+            otherwise: UNTESTED_LATENCY,
+        })
+    }
+
+    /// For a deployment, as a client sees it or at the engine.
+    ///
+    /// # Errors
+    /// [`InputError`] when the device's profile lacks a figure that step times need.
+    pub fn roofline(
+        fit: &RooflineFit,
+        path: &Path,
+        deployment: &Deployment,
+        client: bool,
+    ) -> Result<Self, InputError> {
+        let model = |parameters: Parameters, speed: f64| -> Result<MachineModel, InputError> {
+            let roofline = Roofline::new(deployment.clone(), parameters)
+                .map_err(|e| InputError::in_file(path, e.to_string()).at("accelerator"))?;
+            Ok(MachineModel {
+                step_time: Arc::new(roofline),
+                speed,
+                host: HostTimes::default(),
+                front_end: if client {
+                    front_end(&parameters)
+                } else {
+                    FrontEnd::default()
+                },
+                stall: None,
+            })
+        };
+        let beyond = beyond(fit, deployment);
+        let kind = if beyond.contains("model") {
+            "new_model"
+        } else {
+            "run"
+        };
+        let mut speed = fit
+            .misfit("step", kind)
+            .or_else(|| fit.misfit("step", "any"))
+            .unwrap_or(NEW_DEVICE);
+        if beyond.contains("accelerator") {
+            speed = speed.hypot(NEW_DEVICE);
+        }
+        if beyond.contains("dtype") || beyond.contains("kv_dtype") {
+            speed = speed.hypot(NEW_FORMAT);
+        }
+        let draws = fit.parameter_draws();
+        let factors = speed_factors(GUISES, speed);
+        let others = factors
+            .into_iter()
+            .enumerate()
+            .map(|(i, factor)| {
+                let parameters = draws
+                    .get(i % draws.len().max(1))
+                    .copied()
+                    .unwrap_or_else(|| fit.values());
+                model(parameters, factor)
+            })
+            .collect::<Result<_, _>>()?;
+        let wider = if beyond.contains("accelerator") {
+            NEW_DEVICE_LATENCY
+        } else {
+            0.0
+        };
+        Ok(Self {
+            best: model(fit.values(), 1.0)?,
+            others,
+            hull: fit.hull.iter().map(|r| (r.axis.clone(), r.low, r.high)).collect(),
+            beyond,
+            misfit: fit
+                .misfit
+                .iter()
+                .filter(|m| m.metric != "step")
+                .map(|m| {
+                    let sd = if m.metric == "ttft_s" {
+                        m.log_sd.hypot(wider)
+                    } else {
+                        m.log_sd
+                    };
+                    (m.metric.clone(), m.stat.clone(), sd)
+                })
+                .collect(),
+            otherwise: 0.01,
+        })
+    }
+
+    /// Relative scatter of a figure beside that of the speed of its run.
+    pub fn misfit(&self, metric: &str, stat: &str) -> f64 {
+        let of = |stat: &str| {
+            self.misfit
+                .iter()
+                .find(|(m, s, _)| m == metric && s == stat)
+                .map(|(_, _, sd)| *sd)
+        };
+        // A figure that was not held out is taken to scatter like the widest of its metric's that were.
+        let widest = || {
+            self.misfit
+                .iter()
+                .filter(|(m, ..)| m == metric)
+                .map(|(_, _, sd)| *sd)
+                .reduce(f64::max)
+        };
+        of(stat)
+            .or_else(|| of("any"))
+            .or_else(widest)
+            .unwrap_or(self.otherwise)
+    }
+}
+
+/// What of a deployment the fit does not speak for.
+fn beyond(fit: &RooflineFit, deployment: &Deployment) -> BTreeSet<String> {
+    let speaks = &fit.speaks_for;
+    let mut out = BTreeSet::new();
+    let mut check = |axis: &str, known: &[String], value: &str| {
+        if !known.is_empty() && !known.iter().any(|k| k == value) {
+            out.insert(axis.to_owned());
+        }
+    };
+    check("accelerator", &speaks.accelerators, &deployment.accelerator.name);
+    check("dtype", &speaks.dtypes, deployment.dtype.name());
+    check("kv_dtype", &speaks.kv_dtypes, deployment.kv_dtype.name());
+    check("model", &speaks.models, &deployment.model.name);
+    for (axis, value) in [
+        ("tp", deployment.tp),
+        ("pp", deployment.pp),
+        ("ep", deployment.ep),
+    ] {
+        let seen = fit.hull.iter().find(|r| r.axis == axis);
+        if seen.is_some_and(|r| !(r.low..=r.high).contains(&f64::from(value))) {
+            out.insert(axis.to_owned());
+        }
+    }
+    out
+}
