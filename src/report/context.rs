@@ -1,7 +1,9 @@
 //! What every figure of a report depends on.
 
 use super::number::counted;
+use crate::kv::sizing::MemoryLedger;
 use crate::scenario::{Plan, StepTimeSource};
+use crate::steptime::Deployment;
 use crate::units::SimDuration;
 
 /// Name and value of what a reader must know: system, load, SLO, boundary, cache, seeds.
@@ -75,9 +77,44 @@ pub fn context(plan: &Plan) -> Vec<(String, String)> {
             ),
         ),
     ];
-    rows.into_iter()
+    let mut rows: Vec<_> = rows
+        .into_iter()
         .map(|(name, value)| (name.to_owned(), value))
-        .collect()
+        .collect();
+    // After model, accelerator and engine comes how these three fit together.
+    let fit = [
+        ("deployment", plan.deployment().map(deployment_text)),
+        ("memory of a device", plan.memory().map(memory_text)),
+    ];
+    let known = fit
+        .into_iter()
+        .filter_map(|(name, text)| Some((name.to_owned(), text?)));
+    rows.splice(3..3, known);
+    rows
+}
+
+fn deployment_text(d: &Deployment) -> String {
+    let experts = if d.model.moe.is_some() && d.expert_dtype != d.dtype {
+        format!(" (experts {})", d.expert_dtype)
+    } else {
+        String::new()
+    };
+    let graphs = match d.graphs.largest() {
+        Some(largest) => format!("captured graphs up to {}", counted(u64::from(largest), "token")),
+        None => "no captured graphs".to_owned(),
+    };
+    format!(
+        "weights {}{experts}, KV cache {}, TP {}, PP {}, EP {}; {graphs}",
+        d.dtype, d.kv_dtype, d.tp, d.pp, d.ep
+    )
+}
+
+fn memory_text(ledger: &MemoryLedger) -> String {
+    format!(
+        "{ledger}; {:.2} requests of {} tokens at once",
+        ledger.max_concurrency(),
+        ledger.max_model_len
+    )
 }
 
 fn policy(policy: crate::engine::vllm::Policy) -> &'static str {

@@ -282,12 +282,14 @@ pub fn derive_blocks(
     const PATH: &str = "system.engine.num_gpu_blocks";
     const MEND: &str = "give num_gpu_blocks, as the server's log prints it, or name both system.model and \
                         system.accelerator";
+    const UNKNOWN: &str = "give num_gpu_blocks, as the server's log prints it, or runtime_reserve where that alone is \
+                           unknown";
     let Some(deployment) = deployment else {
         return Err(blame.error(PATH, "it is not given and cannot be derived", MEND));
     };
     let ledger = sizing::ledger(deployment, knobs(e)).map_err(|error| {
         let (path, mend) = match error {
-            SizingError::Unknown(..) => (PATH, MEND),
+            SizingError::Unknown(..) => (PATH, UNKNOWN),
             SizingError::CacheTooLarge(_) => ("system.engine.kv_cache_memory_bytes", "lower it"),
             _ => (
                 PATH,

@@ -207,13 +207,6 @@ fn check_ranges(e: &Engine, behaviour: &Behaviour, blame: &Blame<'_>) -> Result<
             "allowed: 0 to 255",
         ));
     }
-    if e.num_gpu_blocks.is_some() && e.kv_cache_memory_bytes.is_some() {
-        return Err(blame.error(
-            "system.engine.kv_cache_memory_bytes",
-            "num_gpu_blocks is given too",
-            "keep one of the two: the block count decides",
-        ));
-    }
     let lacks = format!("vLLM {} does not have it: leave it out", behaviour.version);
     if !behaviour.has_max_num_active_seqs {
         blame.absent(

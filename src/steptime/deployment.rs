@@ -287,8 +287,10 @@ mod tests {
     fn sizes_hold_the_scales() {
         let bytes = WeightDtype::ALL.map(WeightDtype::bytes_per_weight);
         assert_eq!(
-            bytes.map(|b| (b * 1e6).round()),
-            [2e6, 2e6, 1e6, 1e6, 519_531.0, 531_250.0, 562_500.0]
+            bytes.map(|b| (b * 1e6).round() as u32),
+            [
+                2_000_000, 2_000_000, 1_000_000, 1_000_000, 519_531, 531_250, 562_500
+            ]
         );
     }
 

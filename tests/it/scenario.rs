@@ -363,3 +363,39 @@ fn a_model_with_windows_and_experts_has_a_ledger() {
     assert!(p.limitations().iter().any(|l| l.contains("sliding window")));
     assert!((11.0..16.0).contains(&(ledger.weights as f64 / 1e9)), "{ledger}");
 }
+
+/// What is derived can be read again and gives the same engine.
+#[test]
+fn a_resolved_scenario_with_derived_memory_resolves_to_itself() {
+    for set in [
+        &["system.model=gpt-oss-20b"][..],
+        &["system.engine.kv_cache_memory_bytes=10GiB"],
+        &["system.engine.enforce_eager=true", "system.dtype=int4"],
+        &["system.engine.cudagraph_mode=PIECEWISE", "system.parallel.pp=2"],
+    ] {
+        let first = plan("closed-loop.yaml", set);
+        let text = first.resolved_tree().unwrap().to_string();
+        let again = Plan::from_text(&text, "again", root(), &[]).unwrap();
+        let engine = |p: &Plan| p.world(Default::default()).engine;
+        assert_eq!(engine(&again), engine(&first), "{set:?}");
+        assert_eq!(again.deployment(), first.deployment(), "{set:?}");
+    }
+}
+
+#[test]
+fn the_ledger_is_shown_line_by_line() {
+    let shown = crate::cli::support::run_line(
+        "show {} --set system.parallel.tp=2",
+        &[&crate::cli::support::repository("scenarios/closed-loop.yaml")],
+    )
+    .with_code(0)
+    .stdout;
+    for line in [
+        "memory of one device",
+        "embeddings and LM head",
+        "activations",
+        "at once",
+    ] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+}

@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn stages_share_layers_as_vllm_does() {
-        assert_eq!(stage_layers(32, 1), [0..32]);
+        assert_eq!(stage_layers(32, 2), [0..16, 16..32]);
         assert_eq!(stage_layers(32, 4), [0..8, 8..16, 16..24, 24..32]);
         // 30 over 4: the second and third stage take one more.
         assert_eq!(stage_layers(30, 4), [0..7, 7..15, 15..23, 23..30]);

@@ -120,7 +120,7 @@ pub struct Engine {
     pub max_model_len: Option<u32>,
     /// Tokens of a KV block.
     pub block_size: Option<u32>,
-    /// KV blocks, the null block included. Given, it replaces the derivation from memory.
+    /// KV blocks, the null block included. Given, it replaces any derivation from memory.
     pub num_gpu_blocks: Option<u32>,
     /// Share of the device memory that the engine takes.
     pub gpu_memory_utilization: Option<Finite>,
