@@ -224,3 +224,21 @@ fn a_pipe_that_closes_early_is_no_error() {
         );
     }
 }
+
+#[test]
+fn the_ledger_is_shown_line_by_line() {
+    let shown = support::run_line(
+        "show {} --set system.parallel.tp=2",
+        &[&support::repository("scenarios/closed-loop.yaml")],
+    )
+    .with_code(0)
+    .stdout;
+    for line in [
+        "memory of one device",
+        "embeddings and LM head",
+        "activations",
+        "at once",
+    ] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+}

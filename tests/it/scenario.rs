@@ -381,21 +381,3 @@ fn a_resolved_scenario_with_derived_memory_resolves_to_itself() {
         assert_eq!(again.deployment(), first.deployment(), "{set:?}");
     }
 }
-
-#[test]
-fn the_ledger_is_shown_line_by_line() {
-    let shown = crate::cli::support::run_line(
-        "show {} --set system.parallel.tp=2",
-        &[&crate::cli::support::repository("scenarios/closed-loop.yaml")],
-    )
-    .with_code(0)
-    .stdout;
-    for line in [
-        "memory of one device",
-        "embeddings and LM head",
-        "activations",
-        "at once",
-    ] {
-        assert!(shown.contains(line), "{line}: {shown}");
-    }
-}
