@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::assume::{RawManifest, TimeUnit};
+use super::assume::{RawManifest, TimeUnit, system_of};
 use super::manifest::{CaptureManifest, CaptureMode};
 use super::plausible;
 use super::rows::{CLOCK_ROUNDING_S, CaptureRequest, CaptureStep, read_requests, read_steps};
 use crate::engine::vllm::VllmConfig;
 use crate::input::{InputError, first_existing, read_text};
+use crate::scenario::ResolvedSystem;
 use crate::units::SimTime;
 use crate::workload::trace::{Prefix, Trace, TraceRequest};
 
@@ -228,6 +229,15 @@ impl Capture {
         self.manifest.engine_config(&self.folder.join(MANIFEST[0]))
     }
 
+    /// The system that served: profiles, memory, and the deployment where device and model are both named and
+    /// have profiles.
+    ///
+    /// # Errors
+    /// [`InputError`] when the manifest's facts contradict each other.
+    pub fn system(&self) -> Result<ResolvedSystem, InputError> {
+        system_of(&self.manifest, &self.folder.join(MANIFEST[0]))
+    }
+
     /// Whether the folder holds token times.
     pub fn has_token_times(&self) -> bool {
         first_existing(&self.folder, TOKENS).is_some()
@@ -283,12 +293,17 @@ struct TokenLine {
 
 fn read_tokens(path: &Path, text: &str, requests: &[CaptureRequest]) -> Result<Vec<Vec<f64>>, InputError> {
     let mut all = Vec::with_capacity(requests.len());
+    // Requests that failed were left out; their lines may still be there.
+    let expected = |all: &Vec<Vec<f64>>| requests.get(all.len());
     for (index, line) in text.lines().enumerate() {
         let wrong = |found: String| InputError::in_file(path, found).at(format!("line {}", index + 1));
         let TokenLine { id, t } = serde_json::from_str(line).map_err(|e| {
             wrong(format!("is not a line of token times ({e})")).allowed("{\"id\": n, \"t\": [seconds, …]}")
         })?;
-        let Some(request) = requests.get(index).filter(|_| id == index) else {
+        if id == index && expected(&all).is_some_and(|r| (r.id as usize) > id) {
+            continue;
+        }
+        let Some(request) = expected(&all).filter(|r| r.id as usize == id) else {
             return Err(wrong(format!("id {id} is out of order")).allowed(format!(
                 "one line for each of the {} requests, in order",
                 requests.len()

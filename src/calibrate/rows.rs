@@ -171,6 +171,8 @@ pub struct OuterTimes {
 /// some of them empty.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CaptureRequest {
+    /// Its row in the table.
+    pub id: u32,
     /// When it was due; in mode `batch` the number of its group.
     pub arrival_s: f64,
     /// Start of its `add_request`.
@@ -266,6 +268,7 @@ fn parse_request(row: &Row<'_>) -> Result<CaptureRequest, InputError> {
     let cached = row.count_or("cached_input_tokens", MAX_TOKENS, 0)?;
     let group: i64 = row.integer_or("prefix_group", -1)?;
     let request = CaptureRequest {
+        id: row.integer("id")?,
         arrival_s: row.seconds(arrival_column(row))?,
         add_start_s: optional_time(&["add_start_s"])?,
         add_end_s: optional_time(&["add_end_s", "engine_add_s"])?,

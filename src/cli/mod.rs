@@ -8,6 +8,7 @@ mod calibrate_runs;
 mod compare;
 mod completions;
 mod conform;
+mod import;
 mod output;
 mod preflight;
 mod profile;
@@ -106,6 +107,8 @@ pub enum Command {
     Conform(conform::ConformArgs),
     /// Fit models to measurements.
     Calibrate(calibrate::CalibrateArgs),
+    /// Make a capture from what a load generator wrote about each request.
+    Import(import::ImportArgs),
     /// Lay captures of a real engine beside their simulation.
     Compare(compare::CompareArgs),
     /// Show a scenario as it is resolved: every value, and where it came from.
@@ -189,6 +192,7 @@ fn run(cli: &Cli) -> anyhow::Result<Outcome> {
         Command::Capacity(args) => sweep::run_capacity(args, &cli.global),
         Command::Conform(args) => conform::run(args),
         Command::Calibrate(args) => calibrate::run(args, &cli.global),
+        Command::Import(args) => import::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Show(args) => show::run(args),
         Command::Schema(args) => schema::run(args),

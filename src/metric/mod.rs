@@ -8,6 +8,7 @@ pub mod funnel;
 pub mod gauges;
 pub mod goodput;
 pub mod latency;
+pub mod lens;
 pub mod little;
 pub mod percentile;
 pub mod saturation;

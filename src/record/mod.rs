@@ -2,5 +2,6 @@
 
 pub mod bundle;
 pub mod events;
+pub mod import;
 
 pub use events::{ReplicaRecord, RequestRecord, RunRecord, Segment, Status, TokenLog};

@@ -6,6 +6,7 @@ pub mod escape;
 pub mod figures;
 pub mod fit_tables;
 pub mod html;
+pub mod import;
 pub mod number;
 pub mod plot;
 pub mod preflight_page;
