@@ -4,6 +4,7 @@ mod bad_input;
 mod captures;
 mod cli;
 mod conform;
+mod import;
 mod profiles;
 mod queueing;
 mod scenario;
