@@ -345,8 +345,17 @@ fn window(config: &Config<'_>, family: &Family, layers: u32) -> Result<Option<Wi
         _ => "sliding_window",
     };
     let off = config.get("use_sliding_window").and_then(Value::as_bool) == Some(false);
-    let Some(tokens) = config.optional(key)?.filter(|_| !off) else {
+    if off {
         return Ok(None);
+    }
+    let tokens = match (config.optional(key)?, family.window_tokens) {
+        (Some(tokens), _) => stated(tokens),
+        (None, Some(tokens)) if !config.mentions(key) => doubtful(
+            tokens,
+            "default",
+            "the file does not say; this is the default of its kind",
+        ),
+        (None, _) => return Ok(None),
     };
     let full_every = if let Some(Value::Array(types)) = config.get("layer_types") {
         match family::pattern(config, types, layers)? {
@@ -372,10 +381,7 @@ fn window(config: &Config<'_>, family: &Family, layers: u32) -> Result<Option<Wi
             WindowRule::Every(default) => every(config, "sliding_window_pattern", default)?,
         }
     };
-    Ok(Some(Window {
-        tokens: stated(tokens),
-        full_every,
-    }))
+    Ok(Some(Window { tokens, full_every }))
 }
 
 fn every(config: &Config<'_>, key: &str, default: u32) -> Result<Figure<u32>, InputError> {
@@ -397,6 +403,11 @@ impl Config<'_> {
         } else {
             self.outer.get(key).filter(|v| !v.is_null())
         }
+    }
+
+    /// The key is there, if only as null.
+    fn mentions(&self, key: &str) -> bool {
+        self.inner.contains_key(key) || self.outer.contains_key(key)
     }
 
     fn text(&self, key: &str) -> Option<&str> {

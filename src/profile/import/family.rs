@@ -15,6 +15,8 @@ pub(super) struct Family {
     pub experts: Option<Experts>,
     /// Layers with a window.
     pub window: WindowRule,
+    /// Its length when the file does not mention it; a null says that there is none.
+    pub window_tokens: Option<u32>,
     /// Embeddings are tied unless the file says otherwise.
     pub tied: bool,
     /// Defaults of what files of this kind are known to leave out.
@@ -59,6 +61,7 @@ const PLAIN: Family = Family {
     intermediate_key: "intermediate_size",
     experts: None,
     window: WindowRule::None,
+    window_tokens: None,
     tied: false,
     heads: None,
     kv_heads: None,
@@ -102,12 +105,14 @@ const LLAMA4: Family = Family {
         always_shared: true,
     }),
     window: WindowRule::Chunks,
+    window_tokens: Some(8192),
     ..PLAIN
 };
 
 const GEMMA3: Family = Family {
     name: "gemma3_text",
     window: WindowRule::Every(6),
+    window_tokens: Some(4096),
     tied: true,
     heads: Some(8),
     kv_heads: Some(4),
@@ -125,7 +130,7 @@ macro_rules! family {
 
 static FAMILIES: &[Family] = &[
     PLAIN,
-    family!("mistral", window: WindowRule::AllLayers; PLAIN),
+    family!("mistral", window: WindowRule::AllLayers, window_tokens: Some(4096); PLAIN),
     family!("mixtral", experts: Some(LOCAL), window: WindowRule::AllLayers; PLAIN),
     family!("qwen2", window: WindowRule::Switch; PLAIN),
     family!("qwen2_moe", experts: Some(QWEN_MOE), window: WindowRule::Switch; PLAIN),
@@ -134,9 +139,9 @@ static FAMILIES: &[Family] = &[
     family!("deepseek_v2", experts: Some(DEEPSEEK); PLAIN),
     family!("deepseek_v3", experts: Some(DEEPSEEK); PLAIN),
     family!("kimi_k2", experts: Some(DEEPSEEK); PLAIN),
-    family!("gpt_oss", experts: Some(LOCAL), window: WindowRule::Every(2); PLAIN),
+    family!("gpt_oss", experts: Some(LOCAL), window: WindowRule::Every(2), window_tokens: Some(128); PLAIN),
     family!("gemma", tied: true, head_dim: Some(256); PLAIN),
-    family!("gemma2", tied: true, head_dim: Some(256), window: WindowRule::Every(2); PLAIN),
+    family!("gemma2", tied: true, head_dim: Some(256), window: WindowRule::Every(2), window_tokens: Some(4096); PLAIN),
     GEMMA3,
     family!("gemma3", ; GEMMA3),
     family!("phi3", window: WindowRule::AllLayers; PLAIN),

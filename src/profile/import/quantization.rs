@@ -1,6 +1,6 @@
 //! Bytes of a weight: `torch_dtype`, and `quantization_config` where there is one.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{Config, Figure, doubtful, figure};
 use crate::input::InputError;
@@ -35,7 +35,11 @@ pub(super) fn weights(config: &Config<'_>, has_experts: bool) -> Result<Weights,
             .allowed(format!("known: {}", METHODS.join(", "))));
     };
     let note = vec![format!("The weights are quantised ({method}).")];
-    let linear = |bytes: f64| (doubtful(bytes, "config", LINEAR), None, note.clone());
+    let experts_only = has_experts && leaves_attention(q);
+    let linear = |bytes: f64| match experts_only {
+        true => (plain.clone(), Some(figure(bytes, "config")), note.clone()),
+        false => (doubtful(bytes, "config", LINEAR), None, note.clone()),
+    };
     Ok(match method {
         "fp8" | "fbgemm_fp8" => linear(1.0),
         // 4 bits a weight and an 8-bit scale for every 32; only the experts are stored so.
@@ -84,6 +88,18 @@ pub(super) fn weights(config: &Config<'_>, has_experts: bool) -> Result<Weights,
             );
         }
     })
+}
+
+/// Attention is among what is not quantised; of a mixture of experts the routed experts then are all that is.
+fn leaves_attention(q: &Map<String, Value>) -> bool {
+    let lists = ["ignore", "exclude_modules", "modules_to_not_convert"];
+    lists
+        .iter()
+        .filter_map(|key| q.get(*key).and_then(Value::as_array))
+        .flatten()
+        .filter_map(Value::as_str)
+        // A pattern for all layers, as `re:.*self_attn.*`, and not the module of a single one.
+        .any(|module| module.contains("self_attn") && module.contains('*'))
 }
 
 /// Bytes of a weight of so many bits with a 16-bit scale, and a zero point if there is one, for every group.

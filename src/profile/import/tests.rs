@@ -62,8 +62,13 @@ fn dense_families() {
     let mistral = json!({"model_type": "mistral", "vocab_size": 32000, "max_position_embeddings": 32768, "sliding_window": 4096});
     assert_is(&with(llama(), mistral), "mistral-7b-v0.1");
     // Editions without a window say null.
-    let v3 = json!({"model_type": "mistral", "vocab_size": 32768});
-    assert!(import(&with(llama(), v3)).window.is_none());
+    let mut v3 = with(llama(), json!({"model_type": "mistral", "vocab_size": 32768}));
+    assert!(
+        import(&v3).window.unwrap().tokens.doubt.is_some(),
+        "left out, it is the default"
+    );
+    v3["sliding_window"] = Value::Null;
+    assert!(import(&v3).window.is_none());
     let qwen2 = json!({
         "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
         "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064,
@@ -201,6 +206,18 @@ fn what_the_file_does_not_say_is_doubtful() {
         awq.weight_bytes.value
     );
     assert!(awq.weight_bytes.doubt.is_some());
+    // Four bits for routed experts alone, in groups of 32 with a 16-bit scale.
+    let experts = json!({
+        "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2,
+        "quantization_config": {
+            "quant_method": "compressed-tensors", "ignore": ["lm_head", "re:.*self_attn.*"],
+            "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 32, "type": "int"}}}
+        }
+    });
+    let experts = import(&with(llama(), experts));
+    assert!((experts.weight_bytes.value - 2.0).abs() < 1e-12);
+    let width = experts.moe.unwrap().expert_weight_bytes.unwrap().value;
+    assert!((width - 0.5625).abs() < 1e-12, "{width}");
 }
 
 #[test]
