@@ -10,8 +10,9 @@ use crate::input::InputError;
 use crate::metric::Summary;
 use crate::profile::{Accelerator, EngineDefaults, Instance, Model};
 use crate::scenario::Scenario;
-use crate::steptime::Fit;
+use crate::steptime::{Fit, RooflineFit};
 use crate::verify::compare::CompareReport;
+use crate::verify::points::PointsReport;
 
 /// Which schema.
 #[derive(Debug, Args)]
@@ -65,6 +66,11 @@ pub fn schemas() -> Vec<SchemaEntry> {
             schema: || schema_for!(Fit),
         },
         SchemaEntry {
+            name: "roofline-fit",
+            about: "fit of the roofline (calibrate kernels, events, points, steps --form roofline)",
+            schema: || schema_for!(RooflineFit),
+        },
+        SchemaEntry {
             name: "summary",
             about: "summary.json of a run folder",
             schema: || schema_for!(Summary),
@@ -78,6 +84,11 @@ pub fn schemas() -> Vec<SchemaEntry> {
             name: "compare",
             about: "what compare --json prints",
             schema: || schema_for!(CompareReport),
+        },
+        SchemaEntry {
+            name: "points",
+            about: "what compare --points --json prints",
+            schema: || schema_for!(PointsReport),
         },
         SchemaEntry {
             name: "sweep",
