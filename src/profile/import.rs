@@ -2,6 +2,7 @@
 //! What the file leaves to the defaults of its family is filled in and marked as doubtful; what a profile cannot
 //! say is refused.
 
+mod config;
 mod family;
 mod quantization;
 #[cfg(test)]
@@ -16,14 +17,8 @@ use super::figure::Figure;
 use super::model::{Mla, ModelKind, Moe, Window};
 use super::{Facts, Model};
 use crate::input::InputError;
+use config::{Config, doubtful, figure, stated};
 use family::{Experts, Family, WindowRule};
-
-/// The fields of a configuration, those of the language part before those around it.
-struct Config<'a> {
-    origin: &'a str,
-    inner: &'a Map<String, Value>,
-    outer: &'a Map<String, Value>,
-}
 
 /// Reads a configuration. `name` names the profile; without it the repository in the file does.
 ///
@@ -148,12 +143,7 @@ fn build(
         ..m
     });
     notes.extend(remarks(config));
-    let architecture = config
-        .outer
-        .get("architectures")
-        .and_then(|a| a.get(0))
-        .and_then(Value::as_str)
-        .unwrap_or(family.name);
+    let architecture = architecture(config).unwrap_or(family.name);
     Ok(Model {
         kneeboard_profile: 1,
         kind: ModelKind::Model,
@@ -204,6 +194,11 @@ fn sources(origin: &str) -> BTreeMap<String, String> {
     .into_iter()
     .map(|(key, text)| (key.to_owned(), text))
     .collect()
+}
+
+/// The class of the model, as the file names it.
+fn architecture<'a>(config: &Config<'a>) -> Option<&'a str> {
+    config.outer.get("architectures")?.get(0)?.as_str()
 }
 
 /// What the profile leaves out.
@@ -393,96 +388,6 @@ fn every(config: &Config<'_>, key: &str, default: u32) -> Result<Figure<u32>, In
             "the file does not say which layers have full attention; this is the pattern of its kind",
         ),
     })
-}
-
-impl Config<'_> {
-    fn get(&self, key: &str) -> Option<&Value> {
-        let known = |map: &'_ Map<String, Value>| map.get(key).is_some_and(|v| !v.is_null());
-        if known(self.inner) {
-            self.inner.get(key)
-        } else {
-            self.outer.get(key).filter(|v| !v.is_null())
-        }
-    }
-
-    /// The key is there, if only as null.
-    fn mentions(&self, key: &str) -> bool {
-        self.inner.contains_key(key) || self.outer.contains_key(key)
-    }
-
-    fn text(&self, key: &str) -> Option<&str> {
-        self.get(key).and_then(Value::as_str)
-    }
-
-    fn whole(&self, key: &str) -> Option<u64> {
-        self.get(key).and_then(Value::as_u64)
-    }
-
-    fn missing(&self, key: &str) -> InputError {
-        InputError::new(self.origin, "the key is missing")
-            .at(key)
-            .allowed("it is needed for the model's size; is this the config.json of the whole model?")
-    }
-
-    /// A whole number, if the key is there.
-    fn optional(&self, key: &str) -> Result<Option<u32>, InputError> {
-        let Some(value) = self.get(key) else {
-            return Ok(None);
-        };
-        let whole = value.as_u64().and_then(|v| u32::try_from(v).ok());
-        whole.map(Some).ok_or_else(|| {
-            InputError::new(self.origin, format!("found {value}"))
-                .at(key)
-                .allowed("allowed: a whole number from 0 to 4294967295")
-        })
-    }
-
-    fn count(&self, key: &str) -> Result<Figure<u32>, InputError> {
-        let value = self.optional(key)?.ok_or_else(|| self.missing(key))?;
-        Ok(stated(value))
-    }
-
-    /// A whole number, or the default of the family where it has one.
-    fn count_or(&self, key: &str, default: Option<u32>, family: &Family) -> Result<Figure<u32>, InputError> {
-        match (self.optional(key)?, default) {
-            (Some(value), _) => Ok(stated(value)),
-            (None, Some(value)) => Ok(doubtful(
-                value,
-                "default",
-                &format!("the file does not say; this is the default of {}", family.name),
-            )),
-            (None, None) => Err(self.missing(key)),
-        }
-    }
-
-    fn first_of(&self, keys: &[&str]) -> Result<Option<u32>, InputError> {
-        for key in keys {
-            if let Some(value) = self.optional(key)? {
-                return Ok(Some(value));
-            }
-        }
-        Ok(None)
-    }
-}
-
-fn figure<T>(value: T, source: &str) -> Figure<T> {
-    Figure {
-        value,
-        source: source.to_owned(),
-        doubt: None,
-    }
-}
-
-fn stated(value: u32) -> Figure<u32> {
-    figure(value, "config")
-}
-
-fn doubtful<T>(value: T, source: &str, doubt: &str) -> Figure<T> {
-    Figure {
-        value,
-        source: source.to_owned(),
-        doubt: Some(doubt.to_owned()),
-    }
 }
 
 /// `owner/name`, and not the path of a folder.

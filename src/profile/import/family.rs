@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Config;
+use super::config::Config;
 use crate::input::InputError;
 
 /// One kind of model.

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::{Config, Figure, doubtful, figure};
+use super::config::{Config, doubtful, figure};
 use crate::input::InputError;
+use crate::profile::Figure;
 
 const METHODS: [&str; 8] = [
     "fp8",
@@ -49,36 +50,11 @@ pub(super) fn weights(config: &Config<'_>, has_experts: bool) -> Result<Weights,
             let bits = q.get("bits").or_else(|| q.get("w_bit")).and_then(Value::as_f64);
             linear(grouped(bits.unwrap_or(4.0), q.get("group_size"), true))
         }
-        "compressed-tensors" => {
-            let group = q.get("config_groups").and_then(Value::as_object);
-            let layer = group
-                .and_then(|g| g.values().next())
-                .and_then(|g| g.get("weights"));
-            let bits = layer.and_then(|w| w.get("num_bits")).and_then(Value::as_f64);
-            let Some(bits) = bits else {
-                return Err(InputError::new(config.origin, "the bits of a weight are missing")
-                    .at(format!("{place}.config_groups"))
-                    .allowed("expected: weights.num_bits in its first group"));
-            };
-            linear(grouped(bits, layer.and_then(|w| w.get("group_size")), false))
-        }
+        "compressed-tensors" => linear(compressed(config, q)?),
         "bitsandbytes" if q.get("load_in_8bit").and_then(Value::as_bool) == Some(true) => linear(1.0),
         // A 32-bit scale for every 64 weights.
         "bitsandbytes" => linear(0.5625),
-        "modelopt" | "modelopt_fp4" => match text("quant_algo") {
-            // 4 bits a weight and an 8-bit scale for every 16.
-            Some("NVFP4") => linear(0.5625),
-            Some("FP8") => linear(1.0),
-            _ if method == "modelopt_fp4" => linear(0.5625),
-            other => {
-                return Err(InputError::new(
-                    config.origin,
-                    format!("found '{}'", other.unwrap_or("nothing")),
-                )
-                .at(format!("{place}.quant_algo"))
-                .allowed("known: FP8, NVFP4"));
-            }
-        },
+        "modelopt" | "modelopt_fp4" => linear(modelopt(config, method, text("quant_algo"))?),
         other => {
             return Err(
                 InputError::new(config.origin, format!("found '{other}', which is not known"))
@@ -88,6 +64,35 @@ pub(super) fn weights(config: &Config<'_>, has_experts: bool) -> Result<Weights,
             );
         }
     })
+}
+
+/// Bytes of a weight in the compressed-tensors format: those of its first group.
+fn compressed(config: &Config<'_>, q: &Map<String, Value>) -> Result<f64, InputError> {
+    let groups = q.get("config_groups").and_then(Value::as_object);
+    let first = groups.and_then(|g| g.values().next());
+    let layer = first.and_then(|g| g.get("weights"));
+    let bits = layer.and_then(|w| w.get("num_bits")).and_then(Value::as_f64);
+    let bits = bits.ok_or_else(|| {
+        InputError::new(config.origin, "the bits of a weight are missing")
+            .at("quantization_config.config_groups")
+            .allowed("expected: weights.num_bits in its first group")
+    })?;
+    Ok(grouped(bits, layer.and_then(|w| w.get("group_size")), false))
+}
+
+/// Bytes of a weight as ModelOpt names its formats.
+fn modelopt(config: &Config<'_>, method: &str, algorithm: Option<&str>) -> Result<f64, InputError> {
+    match algorithm {
+        // 4 bits a weight and an 8-bit scale for every 16.
+        Some("NVFP4") => Ok(0.5625),
+        None if method == "modelopt_fp4" => Ok(0.5625),
+        Some("FP8") => Ok(1.0),
+        other => Err(
+            InputError::new(config.origin, format!("found '{}'", other.unwrap_or("nothing")))
+                .at("quantization_config.quant_algo")
+                .allowed("known: FP8, NVFP4"),
+        ),
+    }
 }
 
 /// Attention is among what is not quantised; of a mixture of experts the routed experts then are all that is.
