@@ -10,6 +10,7 @@ pub mod fit_steps;
 pub mod front_end;
 mod host;
 pub mod import;
+pub mod kernels;
 pub mod manifest;
 pub mod nnls;
 pub mod observe;

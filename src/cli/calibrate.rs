@@ -1,5 +1,7 @@
 //! `kneeboard calibrate`: fit step-time models to measurements.
 
+mod kernels;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +32,8 @@ enum CalibrateCommand {
     Points(PointsArgs),
     /// Check a fit of step times against captures, batch for batch.
     Check(CheckArgs),
+    /// Fit a device's efficiencies to tables of measured kernels: priors for other fits.
+    Kernels(kernels::KernelsArgs),
 }
 
 /// `calibrate steps`.
@@ -76,6 +80,7 @@ pub fn run(args: &CalibrateArgs, global: &Global) -> anyhow::Result<Outcome> {
         CalibrateCommand::Events(args) => calibrate_runs::events(args, global),
         CalibrateCommand::Points(args) => calibrate_runs::points(args, global),
         CalibrateCommand::Check(args) => check(args),
+        CalibrateCommand::Kernels(args) => kernels::run(args),
     }
 }
 

@@ -253,7 +253,9 @@ impl Roofline {
         let touched = e.total * (1.0 - (1.0 - e.per_token / e.total).powf(tokens)) * e.share;
         let efficiency = self.parameters[Param::MoeEfficiency];
         let compute = 2.0 * tokens * e.per_token * e.share * e.params / (self.gemm_flops * efficiency);
-        let memory = touched * e.params * e.weight_bytes / (self.weight_bytes_per_s * efficiency);
+        // Grouped products lose arithmetic, not bandwidth: on five devices they read weights at 0.96 to 1.11 of the
+        // rate of dense ones, and compute at 0.44 to 1.13 of theirs (docs/CALIBRATION.md, kernels).
+        let memory = touched * e.params * e.weight_bytes / self.weight_bytes_per_s;
         e.layers * (join(compute, memory, self.parameters[Param::Join]) + self.gemm(&e.always, tokens))
     }
 
@@ -446,7 +448,7 @@ fn gemm(params: f64, weight_bytes: f64, elements_per_token: f64) -> Gemm {
 }
 
 /// Smooth maximum of two times: (a^q + b^q)^(1/q).
-fn join(a: f64, b: f64, q: f64) -> f64 {
+pub(crate) fn join(a: f64, b: f64, q: f64) -> f64 {
     let (low, high) = (a.min(b), a.max(b));
     if high <= 0.0 {
         return 0.0;
@@ -455,7 +457,7 @@ fn join(a: f64, b: f64, q: f64) -> f64 {
 }
 
 /// Pairs of query and key positions of `n` tokens after `c`, each looking back at most `window` positions.
-fn pairs(n: f64, c: f64, window: f64) -> f64 {
+pub(crate) fn pairs(n: f64, c: f64, window: f64) -> f64 {
     let all = n * c + n * (n + 1.0) / 2.0;
     if c + n <= window {
         return all;

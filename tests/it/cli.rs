@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod calibrate;
+mod calibrate_kernels;
 mod compare;
 mod conform;
 mod preflight;
