@@ -322,10 +322,8 @@ impl Table {
             Some(Field::Int(v)) => f64::from(*v),
             Some(Field::Double(v)) => *v,
             Some(Field::Float(v)) => f64::from(*v),
-            Some(Field::Null) | None => return Err(self.error(row, column, "empty", "a number above 0")),
-            Some(other) => {
-                return Err(self.error(row, column, &format!("'{other}'"), "a number above 0"));
-            }
+            None | Some(Field::Null) => f64::NAN,
+            Some(other) => return Err(self.error(row, column, &format!("'{other}'"), "a number above 0")),
         };
         if value.is_finite() && value > 0.0 {
             Ok(value)
