@@ -14,6 +14,7 @@ use crate::rng::{Purpose, stream};
 use crate::scenario::schema::{Engine, Parallel, System};
 use crate::scenario::{ResolvedSystem, resolve_system};
 use crate::sim::LoadModel;
+use crate::steptime::RooflineFit;
 use crate::units::{SimDuration, SimTime};
 use crate::workload::trace::{Prefix, Trace, TraceRequest};
 
@@ -89,6 +90,26 @@ pub struct PointDefaults {
     pub accelerator: Option<String>,
     /// vLLM release.
     pub engine_version: Option<String>,
+    /// Number format of the KV cache.
+    pub kv_dtype: Option<String>,
+}
+
+impl PointDefaults {
+    /// The same, with what a fit speaks for where nothing is named: its one accelerator, release, KV format.
+    #[must_use]
+    pub fn or(self, fit: &RooflineFit) -> Self {
+        let only = |list: &[String]| match list {
+            [one] => Some(one.clone()),
+            _ => None,
+        };
+        let speaks = &fit.speaks_for;
+        let release = only(&speaks.engines).and_then(|e| e.strip_prefix("vllm ").map(str::to_owned));
+        Self {
+            accelerator: self.accelerator.or_else(|| only(&speaks.accelerators)),
+            engine_version: self.engine_version.or(release),
+            kv_dtype: self.kv_dtype.or_else(|| only(&speaks.kv_dtypes)),
+        }
+    }
 }
 
 /// Reads a table of points.
@@ -190,24 +211,30 @@ fn system(
         }
         (None, None) => None,
     };
-    let format = |column: &'static str| -> Result<serde_json::Value, InputError> {
-        let short = match row.text(column) {
-            "" => "auto",
-            "bfloat16" => "bf16",
-            "float16" | "half" => "fp16",
-            "fp8_e4m3" | "fp8_e5m2" => "fp8",
-            other => other,
+    let mut format = |column: &'static str, otherwise: Option<&String>| {
+        let short = match (row.text(column), otherwise) {
+            ("", Some(assumed)) => {
+                assumptions.push(format!("{column} = {assumed}"));
+                assumed.as_str()
+            }
+            ("", None) => "auto",
+            ("bfloat16", _) => "bf16",
+            ("float16" | "half", _) => "fp16",
+            ("fp8_e4m3" | "fp8_e5m2", _) => "fp8",
+            (other, _) => other,
         };
-        Ok(serde_json::Value::String(short.to_owned()))
+        serde_json::Value::String(short.to_owned())
     };
+    let (dtype, kv_dtype) = (
+        format("dtype", None),
+        format("kv_dtype", defaults.kv_dtype.as_ref()),
+    );
     let placed = |column: &str, e: InputError| row.cell_error(column, e.to_string());
     let system = System {
         model: given("model"),
         accelerator,
-        dtype: Some(crate::yaml::from_value(format("dtype")?, &origin).map_err(|e| placed("dtype", e))?),
-        kv_dtype: Some(
-            crate::yaml::from_value(format("kv_dtype")?, &origin).map_err(|e| placed("kv_dtype", e))?,
-        ),
+        dtype: Some(crate::yaml::from_value(dtype, &origin).map_err(|e| placed("dtype", e))?),
+        kv_dtype: Some(crate::yaml::from_value(kv_dtype, &origin).map_err(|e| placed("kv_dtype", e))?),
         engine: Engine {
             version,
             max_num_seqs: optional_count(row, "max_num_seqs")?,

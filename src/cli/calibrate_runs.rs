@@ -76,6 +76,9 @@ pub struct PointsArgs {
     /// vLLM release of rows that name none.
     #[arg(long, value_name = "VERSION")]
     engine_version: Option<String>,
+    /// KV-cache format of rows that name none; the model profile's by default.
+    #[arg(long, value_name = "FORMAT")]
+    kv_dtype: Option<String>,
     #[command(flatten)]
     fit: RunFitArgs,
 }
@@ -153,6 +156,7 @@ pub fn points(args: &PointsArgs, global: &Global) -> anyhow::Result<Outcome> {
     let defaults = PointDefaults {
         accelerator: args.fit.accelerator.clone(),
         engine_version: args.engine_version.clone(),
+        kv_dtype: args.kv_dtype.clone(),
     };
     let mut runs = Vec::new();
     let (mut data, mut notes, mut engines) = (Vec::new(), Vec::new(), Vec::new());
@@ -192,6 +196,9 @@ pub fn points(args: &PointsArgs, global: &Global) -> anyhow::Result<Outcome> {
     let mut command = format!("kneeboard calibrate points {}", shown(&args.files));
     if let Some(version) = &args.engine_version {
         command += &format!(" --engine-version {version}");
+    }
+    if let Some(format) = &args.kv_dtype {
+        command += &format!(" --kv-dtype {format}");
     }
     finish(
         &runs,

@@ -46,6 +46,9 @@ pub struct CompareArgs {
     /// vLLM release of rows that name none; that of the fit by default.
     #[arg(long, value_name = "VERSION")]
     engine_version: Option<String>,
+    /// KV-cache format of rows that name none; that of the fit by default.
+    #[arg(long, value_name = "FORMAT")]
+    kv_dtype: Option<String>,
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
@@ -84,18 +87,12 @@ fn points(args: &CompareArgs, table: &Path, fit: &AnyFit, path: &Path) -> anyhow
             .allowed("a fit of the roofline, as `calibrate events`, `points` or `kernels` writes it")
             .into());
     };
-    let version = match fit.speaks_for.engines.as_slice() {
-        [one] => one.strip_prefix("vllm ").map(str::to_owned),
-        _ => None,
-    };
-    let accelerator = match fit.speaks_for.accelerators.as_slice() {
-        [one] => Some(one.clone()),
-        _ => None,
-    };
     let defaults = PointDefaults {
-        accelerator: args.accelerator.clone().or(accelerator),
-        engine_version: args.engine_version.clone().or(version),
-    };
+        accelerator: args.accelerator.clone(),
+        engine_version: args.engine_version.clone(),
+        kv_dtype: args.kv_dtype.clone(),
+    }
+    .or(fit);
     let compared: Vec<anyhow::Result<PointComparison>> = read_points(table, &defaults)?
         .par_iter()
         .map(|point| {
