@@ -2,10 +2,11 @@
 
 use crate::engine::vllm::VllmConfig;
 use crate::record::{RequestRecord, RunRecord, Status};
+use crate::scenario::machine::front_end;
 use crate::sim::{FrontEnd, HostTimes, LoadModel, SimError, WorldConfig, run};
 use crate::steptime::roofline::MissingFigure;
-use crate::steptime::{Deployment, Param, Parameters, Roofline, StepTime};
-use crate::units::{SimDuration, SimTime};
+use crate::steptime::{Deployment, Parameters, Roofline, StepTime};
+use crate::units::SimTime;
 use crate::workload::trace::Trace;
 
 /// What is measured of a request or a run.
@@ -216,16 +217,6 @@ impl Samples {
             Stat::Mean | Stat::Value => list.iter().sum::<f64>() / list.len() as f64,
             Stat::Quantile(q) => quantile_of_sorted(list, q),
         }
-    }
-}
-
-/// The front end that the parameters describe.
-pub fn front_end(parameters: &Parameters) -> FrontEnd {
-    let time = |p: Param| SimDuration::try_from_secs_f64(parameters[p]).unwrap_or_default();
-    FrontEnd {
-        inbound: time(Param::FrontEndIn),
-        outbound: time(Param::FrontEndOut),
-        per_output_token: time(Param::ClientTokenTime),
     }
 }
 

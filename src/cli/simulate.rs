@@ -12,11 +12,13 @@ use crate::input::prepare_output_folder;
 use crate::metric::export::write_figures;
 use crate::metric::vllm_bench::{BenchInfo, BenchResult};
 use crate::record::bundle::{self, BundleParts};
+use crate::report::compare::intervals_table;
 use crate::report::number::counted;
 use crate::report::run_page::{distributions, run_page};
 use crate::report::run_tables::summary_tables;
 use crate::scenario::Plan;
 use crate::sim::{HostTimes, LoadModel};
+use crate::verify::predicted::{PredictedFigure, predicted};
 
 /// Simulate a scenario at its own load.
 ///
@@ -49,6 +51,10 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Outcome> {
     let study = Study::of(plan)?;
     prepare_output_folder(&args.output_dir, args.overwrite)?;
     let runs = study.runs().map_err(unwrap_input)?;
+    let intervals = match runs.first() {
+        Some(first) => predicted(study.plan(), first).map_err(unwrap_input)?,
+        None => None,
+    };
     // Earlier results go only now that there are new ones.
     output::prepare(&args.output_dir, args.overwrite)?;
     let plan = study.plan();
@@ -61,6 +67,12 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Outcome> {
         )
         .with_context(|| format!("{}: results cannot be written", args.output_dir.display()))?;
     }
+    if let Some(intervals) = &intervals {
+        output::text(
+            &args.output_dir.join("intervals.json"),
+            &(serde_json::to_string_pretty(intervals)? + "\n"),
+        )?;
+    }
     let plots = distributions(plan, &runs);
     output::report(&args.output_dir, plan, &run_page(plan, &runs, &plots), &plots)?;
     output::seal(
@@ -68,7 +80,7 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Outcome> {
         &output::command_line("simulate", &args.scenario.scenario, &args.scenario.set),
         plan,
     )?;
-    print(&text(args, &runs)?)?;
+    print(&text(args, &runs, intervals.as_deref())?)?;
     Ok(Outcome::Done)
 }
 
@@ -118,7 +130,11 @@ fn bench_info(plan: &Plan, detailed: bool) -> BenchInfo {
     }
 }
 
-fn text(args: &SimulateArgs, runs: &[StudyRun]) -> anyhow::Result<String> {
+fn text(
+    args: &SimulateArgs,
+    runs: &[StudyRun],
+    intervals: Option<&[PredictedFigure]>,
+) -> anyhow::Result<String> {
     if args.json {
         let summaries: Vec<_> = runs.iter().map(|r| &r.summary).collect();
         return Ok(serde_json::to_string_pretty(&summaries)? + "\n");
@@ -145,6 +161,10 @@ fn text(args: &SimulateArgs, runs: &[StudyRun]) -> anyhow::Result<String> {
                 100.0 * share
             );
         }
+    }
+    if let Some(intervals) = intervals {
+        text += &intervals_table(intervals).terminal(WIDTH);
+        text.push('\n');
     }
     text += &format!("results: {}\n", args.output_dir.display());
     Ok(text)

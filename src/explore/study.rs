@@ -10,7 +10,7 @@ use crate::input::InputError;
 use crate::metric::{Slo, Summary, SummaryOptions, Window};
 use crate::record::RunRecord;
 use crate::scenario::{Machine, Override, Plan, SloTargets};
-use crate::sim::{self, SimError};
+use crate::sim::{self, SimError, WorldConfig};
 use crate::steptime::hull::HullBounds;
 use crate::steptime::{BatchShape, StepTime};
 use crate::units::SimDuration;
@@ -112,7 +112,11 @@ impl Study {
             steps: AtomicU64::new(0),
             outside: AtomicU64::new(0),
         };
-        let record = sim::run(&plan.world(self.machine.host), &watched, &trace)?;
+        let world = WorldConfig {
+            front_end: self.machine.front_end,
+            ..plan.world(self.machine.host)
+        };
+        let record = sim::run(&world, &watched, &trace)?;
         let (steps, outside) = (watched.steps.into_inner(), watched.outside.into_inner());
         let summary = Summary::of(&record, &summary_options(plan));
         if summary.funnel.offered == 0 {

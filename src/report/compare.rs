@@ -5,6 +5,7 @@ use super::plot::Plot;
 use super::table::{Cell, Column, Table};
 use crate::verify::compare::{CaptureComparison, CompareReport, FigureComparison};
 use crate::verify::points::PointsReport;
+use crate::verify::predicted::PredictedFigure;
 
 /// The whole comparison as text: a table a capture, then the medians over captures.
 pub fn comparison_text(report: &CompareReport, width: Option<u16>) -> String {
@@ -88,6 +89,26 @@ pub fn remarks(capture: &CaptureComparison) -> Vec<String> {
         }));
     }
     lines
+}
+
+/// A run's figures with their 90 % intervals.
+pub fn intervals_table(figures: &[PredictedFigure]) -> Table {
+    let columns = ["metric", "stat", "predicted", "90 % from", "to"];
+    let mut title = "Intervals of run 0: parameter draws and misfit of the fit".to_owned();
+    if let Some(axes) = figures.first().map(|f| &f.extrapolated).filter(|a| !a.is_empty()) {
+        title += &format!("; extrapolated in {}", axes.join(", "));
+    }
+    let mut table = Table::new(title, columns.map(Column::plain).to_vec());
+    for f in figures.iter().filter(|f| f.lo.is_some()) {
+        table.push(vec![
+            f.metric.as_str().into(),
+            f.stat.as_str().into(),
+            f.predicted.into(),
+            f.lo.into(),
+            f.hi.into(),
+        ]);
+    }
+    table
 }
 
 /// Summary rows, predicted beside actual, with what was assumed of each.

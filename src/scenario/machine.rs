@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::input::InputError;
-use crate::sim::HostTimes;
-use crate::steptime::{Fit, Hull, StepTime};
+use crate::sim::{FrontEnd, HostTimes};
+use crate::steptime::hull::{AxisRange, axis_names};
+use crate::steptime::{AnyFit, Deployment, Fit, Hull, Param, Parameters, Roofline, RooflineFit, StepTime};
 use crate::units::SimDuration;
 
 /// The machine that a plan runs on.
@@ -15,8 +16,12 @@ pub struct Machine {
     pub step_time: Arc<dyn StepTime>,
     /// Host time around the steps; none with stated costs.
     pub host: HostTimes,
+    /// The way between clients and engine, where the fit knows it.
+    pub front_end: FrontEnd,
     /// Batches that the step times were fitted to; `None` with stated costs.
     pub hull: Option<Hull>,
+    /// What results on this machine must say about their limits.
+    pub limitations: Vec<String>,
 }
 
 /// The file of a fit: a path as it is, a name as `calibration/fits/NAME.yaml` in the scenario's folder, the
@@ -34,12 +39,78 @@ pub fn locate(name: &str, base: &Path) -> PathBuf {
         .unwrap_or(relative)
 }
 
-/// Reads a fit and says what it knows of its machine.
+/// Reads a fit of either form and says what it knows of the machine under `deployment`.
 ///
 /// # Errors
-/// [`InputError`] when it is not there or is no fit.
-pub fn load(path: &Path) -> Result<Machine, InputError> {
-    of_fit(&Fit::read(path)?, path)
+/// [`InputError`] when it is not there or is no fit, or when a fit of the roofline meets no deployment.
+pub fn load(path: &Path, deployment: Option<&Deployment>) -> Result<Machine, InputError> {
+    match AnyFit::read(path)? {
+        AnyFit::Linear(fit) => of_fit(&fit, path),
+        AnyFit::Roofline(fit) => {
+            let deployment = deployment.ok_or_else(|| {
+                InputError::in_file(
+                    path,
+                    "is a fit of the roofline, which needs a model and an accelerator",
+                )
+                .at("system")
+                .allowed("name profiles under system.model and system.accelerator")
+            })?;
+            of_roofline(&fit, fit.values(), path, deployment)
+        }
+    }
+}
+
+/// The machine of a fit of the roofline with these parameters.
+///
+/// # Errors
+/// [`InputError`] when the device's profile lacks a figure that step times need.
+pub fn of_roofline(
+    fit: &RooflineFit,
+    parameters: Parameters,
+    path: &Path,
+    deployment: &Deployment,
+) -> Result<Machine, InputError> {
+    let roofline = Roofline::new(deployment.clone(), parameters)
+        .map_err(|e| InputError::in_file(path, e.to_string()).at("accelerator"))?;
+    let known = axis_names();
+    let ranges = fit
+        .hull
+        .iter()
+        .filter(|r| known.contains(&r.axis.as_str()))
+        .map(|r| AxisRange {
+            axis: r.axis.clone(),
+            low: r.low,
+            high: r.high,
+        })
+        .collect();
+    let beyond: Vec<String> = fit.beyond(deployment).into_iter().collect();
+    let limitations = if beyond.is_empty() {
+        Vec::new()
+    } else {
+        vec![format!(
+            "step times are carried over: the fit {} does not speak for this {}; expect errors several times those \
+             that it states",
+            fit.name,
+            beyond.join(", ")
+        )]
+    };
+    Ok(Machine {
+        step_time: Arc::new(roofline),
+        host: HostTimes::default(),
+        front_end: front_end(&parameters),
+        hull: Some(Hull { ranges }),
+        limitations,
+    })
+}
+
+/// The front end that the parameters describe.
+pub fn front_end(parameters: &Parameters) -> FrontEnd {
+    let time = |p: Param| SimDuration::try_from_secs_f64(parameters[p]).unwrap_or_default();
+    FrontEnd {
+        inbound: time(Param::FrontEndIn),
+        outbound: time(Param::FrontEndOut),
+        per_output_token: time(Param::ClientTokenTime),
+    }
 }
 
 /// The machine of a fit; `path` is where it was read from, for errors.
@@ -50,7 +121,9 @@ pub fn of_fit(fit: &Fit, path: &Path) -> Result<Machine, InputError> {
     Ok(Machine {
         step_time: Arc::new(fit.model(path)?),
         host: host_times(fit, path)?,
+        front_end: FrontEnd::default(),
         hull: Some(fit.hull.clone()),
+        limitations: Vec::new(),
     })
 }
 

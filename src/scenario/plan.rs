@@ -219,9 +219,11 @@ impl Plan {
             StepTimeSource::Linear(model) => Ok(Machine {
                 step_time: Arc::new(*model),
                 host: HostTimes::default(),
+                front_end: FrontEnd::default(),
                 hull: None,
+                limitations: Vec::new(),
             }),
-            StepTimeSource::Fit(path) => machine::load(path),
+            StepTimeSource::Fit(path) => machine::load(path, self.deployment()),
         }
     }
 
@@ -286,6 +288,9 @@ impl Plan {
             ));
         }
         out.extend(self.split_limitations());
+        if let Ok(machine) = self.machine() {
+            out.extend(machine.limitations);
+        }
         if self.is_replay() && self.engine.config.num_speculative_tokens > 0 {
             out.push("no speculative draft is accepted: a trace file does not say which would be".to_owned());
         }

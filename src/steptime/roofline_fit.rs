@@ -1,12 +1,14 @@
 //! The fit file of the roofline: parameters with what is known of them, and where they hold. YAML, unknown fields
 //! refused, sealed with a checksum.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::deployment::Deployment;
 use super::parameters::{PARAMS, Param, Parameters, SPECS};
 use crate::input::{InputError, read_text};
 use crate::yaml;
@@ -242,6 +244,32 @@ impl RooflineFit {
     pub fn misfit(&self, metric: &str, stat: &str) -> Option<f64> {
         let of = |stat: &str| self.misfit.iter().find(|m| m.metric == metric && m.stat == stat);
         of(stat).or_else(|| of("any")).map(|m| m.log_sd)
+    }
+
+    /// What of a deployment the fit does not speak for: `accelerator`, `dtype`, `kv_dtype`, `model`, `tp`, `pp`, `ep`.
+    pub fn beyond(&self, deployment: &Deployment) -> BTreeSet<String> {
+        let speaks = &self.speaks_for;
+        let mut out = BTreeSet::new();
+        let mut check = |axis: &str, known: &[String], value: &str| {
+            if !known.is_empty() && !known.iter().any(|k| k == value) {
+                out.insert(axis.to_owned());
+            }
+        };
+        check("accelerator", &speaks.accelerators, &deployment.accelerator.name);
+        check("dtype", &speaks.dtypes, deployment.dtype.name());
+        check("kv_dtype", &speaks.kv_dtypes, deployment.kv_dtype.name());
+        check("model", &speaks.models, &deployment.model.name);
+        for (axis, value) in [
+            ("tp", deployment.tp),
+            ("pp", deployment.pp),
+            ("ep", deployment.ep),
+        ] {
+            let seen = self.hull.iter().find(|r| r.axis == axis);
+            if seen.is_some_and(|r| !(r.low..=r.high).contains(&f64::from(value))) {
+                out.insert(axis.to_owned());
+            }
+        }
+        out
     }
 
     fn check(&self, path: &Path) -> Result<(), InputError> {

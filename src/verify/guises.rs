@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use super::interval::speed_factors;
 use crate::calibrate::Capture;
-use crate::calibrate::observed::front_end;
 use crate::calibrate::observed_capture::{ServedDefaults, deployment_of};
 use crate::calibrate::step_shift_of;
 use crate::input::InputError;
-use crate::scenario::machine::host_times;
+use crate::scenario::machine::{front_end, host_times};
 use crate::sim::{FrontEnd, HostTimes, Stall};
 use crate::steptime::roofline_fit::RooflineFit;
 use crate::steptime::{AnyFit, Deployment, Fit, Parameters, Roofline, StepTime};
@@ -71,7 +70,11 @@ impl Guises {
         defaults: &ServedDefaults,
     ) -> Result<Self, InputError> {
         match fit {
-            AnyFit::Linear(fit) => Self::linear(fit, fit_path, capture),
+            AnyFit::Linear(fit) => {
+                let shift_s = step_shift_of(fit, capture).unwrap_or(0.0);
+                let class = capture.manifest.machine.scheduler_class.as_deref();
+                Self::linear(fit, fit_path, shift_s, Some(class.unwrap_or("unknown")))
+            }
             AnyFit::Roofline(fit) => {
                 let engine = capture.engine_config()?;
                 let deployment = Deployment {
@@ -84,14 +87,20 @@ impl Guises {
         }
     }
 
-    fn linear(fit: &Fit, path: &Path, capture: &Capture) -> Result<Self, InputError> {
-        let shift_s = step_shift_of(fit, capture).unwrap_or(0.0);
-        let class = capture.manifest.machine.scheduler_class.as_deref();
+    /// For no run in particular: no stalls, the speed of the fit.
+    ///
+    /// # Errors
+    /// [`InputError`] when the fit's parameters are unusable.
+    pub fn of_linear(fit: &Fit, path: &Path) -> Result<Self, InputError> {
+        Self::linear(fit, path, 0.0, None)
+    }
+
+    fn linear(fit: &Fit, path: &Path, shift_s: f64, class: Option<&str>) -> Result<Self, InputError> {
         let duration = |field: &str, seconds: f64| {
             SimDuration::try_from_secs_f64(seconds)
                 .map_err(|e| InputError::in_file(path, e.to_string()).at(field))
         };
-        let stall = match fit.limit(class.unwrap_or("unknown")) {
+        let stall = match class.and_then(|c| fit.limit(c)) {
             Some(l) => Some(Stall {
                 period: duration("stalls.limit.period_s", l.period_s)?,
                 busy: duration("stalls.limit.busy_s", l.busy_s)?,
@@ -158,7 +167,7 @@ impl Guises {
                 stall: None,
             })
         };
-        let beyond = beyond(fit, deployment);
+        let beyond = fit.beyond(deployment);
         let kind = if beyond.contains("model") {
             "new_model"
         } else {
@@ -235,30 +244,4 @@ impl Guises {
             .or_else(widest)
             .unwrap_or(self.otherwise)
     }
-}
-
-/// What of a deployment the fit does not speak for.
-fn beyond(fit: &RooflineFit, deployment: &Deployment) -> BTreeSet<String> {
-    let speaks = &fit.speaks_for;
-    let mut out = BTreeSet::new();
-    let mut check = |axis: &str, known: &[String], value: &str| {
-        if !known.is_empty() && !known.iter().any(|k| k == value) {
-            out.insert(axis.to_owned());
-        }
-    };
-    check("accelerator", &speaks.accelerators, &deployment.accelerator.name);
-    check("dtype", &speaks.dtypes, deployment.dtype.name());
-    check("kv_dtype", &speaks.kv_dtypes, deployment.kv_dtype.name());
-    check("model", &speaks.models, &deployment.model.name);
-    for (axis, value) in [
-        ("tp", deployment.tp),
-        ("pp", deployment.pp),
-        ("ep", deployment.ep),
-    ] {
-        let seen = fit.hull.iter().find(|r| r.axis == axis);
-        if seen.is_some_and(|r| !(r.low..=r.high).contains(&f64::from(value))) {
-            out.insert(axis.to_owned());
-        }
-    }
-    out
 }

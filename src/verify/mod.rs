@@ -5,4 +5,5 @@ pub mod conform;
 pub mod guises;
 pub mod interval;
 pub mod points;
+pub mod predicted;
 mod watch;
