@@ -63,3 +63,36 @@ fn live_servers_are_captures_too() {
         );
     }
 }
+
+/// What the recorder of tools/capture writes, read back.
+#[test]
+fn the_capture_tool_writes_captures() {
+    let out = tempfile::tempdir().unwrap();
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tools/capture/test_kneeboard_capture.py");
+    let run = std::process::Command::new("python3")
+        .arg(script)
+        .arg(out.path())
+        .output();
+    let Ok(run) = run else {
+        assert!(
+            std::env::var_os("KNEEBOARD_REQUIRE_SHARED").is_none(),
+            "python3 is required here"
+        );
+        eprintln!("SKIPPED the_capture_tool_writes_captures: no python3");
+        return;
+    };
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let capture = Capture::read(out.path()).unwrap();
+    assert_eq!(capture.requests.len(), 12);
+    assert!(capture.has_steps() && capture.has_token_times() && capture.assumptions.is_empty());
+    let record = kneeboard::calibrate::actual::record_of(&capture).unwrap();
+    assert!(record.requests.iter().all(|r| r.finish_reason.is_some()));
+    assert_eq!(capture.engine_config().unwrap().max_num_batched_tokens, 64);
+    let times = capture.token_times().unwrap();
+    assert!(
+        times
+            .iter()
+            .zip(&capture.requests)
+            .all(|(t, r)| t.len() == r.output_tokens as usize)
+    );
+}

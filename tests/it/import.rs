@@ -6,6 +6,7 @@ use kneeboard::calibrate::import::{ServerFacts, write_capture, write_joined};
 use kneeboard::calibrate::{Capture, ClockSide, OfferedModel, front_end_of, front_end_over};
 use kneeboard::metric::lens;
 use kneeboard::record::import::{ClientRun, ImportOptions, Tool, read};
+use kneeboard::verify::compare::{MachineModel, compare};
 
 use crate::shared::data_set;
 
@@ -178,10 +179,12 @@ fn imports_are_captures_that_the_engine_s_own_record_agrees_with() {
             assert_eq!(capture.manifest.clock, ClockSide::Client);
             assert_eq!(capture.engine_config().unwrap().max_num_seqs, 16);
             assert_eq!(capture.requests.len(), run.completed().count());
-            // Token times: one a token, none before the first or after the last.
-            let times = capture.token_times().unwrap();
-            for (request, t) in capture.requests.iter().zip(&times) {
-                assert_eq!(t.len(), request.output_tokens as usize, "{folder}");
+            // guidellm keeps only the first and the last token's time.
+            assert_eq!(capture.has_token_times(), tool != Tool::Guidellm, "{folder}");
+            if capture.has_token_times() {
+                for (request, t) in capture.requests.iter().zip(&capture.token_times().unwrap()) {
+                    assert_eq!(t.len(), request.output_tokens as usize, "{folder}");
+                }
             }
             // Server counts, whatever the client made of the text: the engine's own record has warm-ups too.
             let engine = Capture::read(&root.join(folder)).unwrap();
@@ -336,5 +339,60 @@ fn bad_imports_are_refused_with_exit_code_2() {
         assert_eq!(output.status.code(), Some(2), "{extra:?}: {stderr}");
         assert!(stderr.contains(part), "{extra:?}: {stderr}");
         assert!(!out.path().join("capture").exists(), "{extra:?}");
+    }
+}
+
+/// Step time fitted to some live runs, the front end read off their two clocks: client times of another run of the
+/// same kind are predicted from its sends alone.
+#[test]
+fn client_times_are_predicted_through_the_front_end() {
+    let Some(root) = data_set("client_times_are_predicted", "live-clients") else {
+        return;
+    };
+    let out = tempfile::tempdir().unwrap();
+    let joined = |folder: &str| {
+        let mut run = runs_of(&root, folder, "result.json", Tool::VllmBench).remove(0);
+        let target = out.path().join("joined").join(folder);
+        write_joined(&mut run, &root.join(folder), &target).unwrap();
+        Capture::read(&target).unwrap()
+    };
+    let fitted: Vec<Capture> = [
+        "vllm-bench-r5",
+        "vllm-bench-r12",
+        "vllm-bench-r18",
+        "vllm-bench-rampup",
+    ]
+    .map(joined)
+    .into();
+    let options = kneeboard::calibrate::FitOptions { hold_out: false };
+    let fit = kneeboard::calibrate::fit_steps(&fitted, &options, &mut |_, _| {}).unwrap();
+    let front_end = front_end_over(&fitted).unwrap().front_end().unwrap();
+    for folder in ["vllm-bench-r9", "vllm-bench-goodput-r10", "vllm-bench-mc8"] {
+        let run = runs_of(&root, folder, "result.json", Tool::VllmBench).remove(0);
+        let target = out.path().join("client").join(folder);
+        write_capture(&run, folder, &facts(&root, folder), 0.0, &target).unwrap();
+        let capture = Capture::read(&target).unwrap();
+        let mut model = MachineModel::of(&fit, Path::new("fit"), &capture).unwrap();
+        let error = |model: &MachineModel, metric: &str, stat: &str| {
+            let comparison = compare(&capture, model, &[]).unwrap();
+            let figure = comparison
+                .metrics
+                .iter()
+                .find(|m| m.metric == metric && m.stat == stat);
+            figure.unwrap().rel_error.unwrap()
+        };
+        let without = error(&model, "ttft_s", "p50");
+        model.front_end = front_end;
+        for (metric, stat) in [
+            ("ttft_s", "p50"),
+            ("ttft_s", "mean"),
+            ("tpot_s", "mean"),
+            ("tpot_s", "p50"),
+            ("itl_s", "mean"),
+            ("e2e_s", "p50"),
+        ] {
+            eprintln!("{folder} {metric} {stat} {:+.3}", error(&model, metric, stat));
+        }
+        eprintln!("{folder} ttft p50 without front end {without:+.3}");
     }
 }
