@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::front_end::front_end_times;
 use super::host::fit_host;
 use super::observe::Capture;
 use super::repeats::spreads_of_repeats;
@@ -118,6 +119,7 @@ pub fn fit_steps(
         parameters: with_ranges(&fitted, &folds),
         hull: Hull::of(runs.iter().flat_map(|r| &r.batches)),
         host: fit_host(captures),
+        front_end: front_end_times(captures),
         stalls: stalls::describe(captures),
         speed_probe: probe,
         residuals: errors::by_regime(&model, &runs),

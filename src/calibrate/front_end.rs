@@ -3,8 +3,7 @@
 use super::observe::Capture;
 use super::robust::median;
 use crate::input::InputError;
-use crate::sim::FrontEnd;
-use crate::units::{SimDuration, TimeError};
+use crate::steptime::fit_file::FrontEndTimes;
 
 /// What the way between client and engine takes, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,24 +25,16 @@ pub struct FrontEndFit {
     pub client: bool,
 }
 
-impl FrontEndFit {
-    /// The simulator's front end: means, since they add up to the mean TTFT. A drift between tokens that is
-    /// negative or below a microsecond is noise.
-    ///
-    /// # Errors
-    /// [`TimeError`] when a mean is not a span.
-    pub fn front_end(&self) -> Result<FrontEnd, TimeError> {
-        let drift = if self.per_output_token_s > 1e-6 {
-            self.per_output_token_s
-        } else {
-            0.0
-        };
-        Ok(FrontEnd {
-            inbound: SimDuration::try_from_secs_f64(self.inbound_s.max(0.0))?,
-            outbound: SimDuration::try_from_secs_f64(self.outbound_s.max(0.0))?,
-            per_output_token: SimDuration::try_from_secs_f64(drift)?,
-        })
-    }
+/// The front end of a fit, from the captures among them that hold a client's clock beside the engine's. Means are
+/// taken since they add up to the mean TTFT; a drift between tokens that is negative or below a microsecond is noise.
+pub fn front_end_times(captures: &[Capture]) -> Option<FrontEndTimes> {
+    let fit = front_end_over(captures).ok().filter(|f| f.client)?;
+    Some(FrontEndTimes {
+        inbound_s: fit.inbound_s.max(0.0),
+        outbound_s: fit.outbound_s.max(0.0),
+        per_output_token_s: Some(fit.per_output_token_s).filter(|&d| d > 1e-6).unwrap_or(0.0),
+        requests: fit.n,
+    })
 }
 
 /// The front end as a capture shows it; `None` unless it has the engine's and the outer times of the same

@@ -32,7 +32,7 @@ mod test_data;
 pub use assume::TimeUnit;
 pub use check::{RunCheck, check_run};
 pub use fit_steps::{FitError, FitOptions, fit_steps, step_shift_of};
-pub use front_end::{FrontEndFit, front_end_of, front_end_over};
+pub use front_end::{FrontEndFit, front_end_of, front_end_over, front_end_times};
 pub use manifest::{CaptureManifest, CaptureMode, ClockSide, OfferedLoad, OfferedModel, Served};
 pub use observe::{Capture, find_captures, is_capture, read_captures};
 pub use rows::{CaptureRequest, CaptureStep, OuterTimes, WorkRow};

@@ -322,6 +322,14 @@ fn host_line(fit: &Fit) -> String {
     if let Some(idle) = h.add_request_idle_s {
         line += &format!(", {:.1} us when idle (n {})", idle * 1e6, h.add_request_idle_n);
     }
+    if let Some(f) = &fit.front_end {
+        line += &format!(
+            "\nFront end: {:.2} ms from client to engine, {:.2} ms back (n {})",
+            f.inbound_s * 1e3,
+            f.outbound_s * 1e3,
+            f.requests
+        );
+    }
     if let Some(p) = &fit.speed_probe
         && let (Some(without), Some(with)) = (p.held_out_without, p.held_out_with)
     {

@@ -114,6 +114,14 @@ fn host(fit: &Fit) -> Table {
     for (name, seconds, n) in rows {
         table.push(vec![name.into(), seconds.into(), n.into()]);
     }
+    if let Some(f) = &fit.front_end {
+        for (name, seconds) in [
+            ("client to engine (mean)", f.inbound_s),
+            ("engine to client (mean)", f.outbound_s),
+        ] {
+            table.push(vec![name.into(), seconds.into(), f.requests.into()]);
+        }
+    }
     table
 }
 

@@ -121,9 +121,28 @@ pub fn of_fit(fit: &Fit, path: &Path) -> Result<Machine, InputError> {
     Ok(Machine {
         step_time: Arc::new(fit.model(path)?),
         host: host_times(fit, path)?,
-        front_end: FrontEnd::default(),
+        front_end: fitted_front_end(fit, path)?,
         hull: Some(fit.hull.clone()),
         limitations: Vec::new(),
+    })
+}
+
+/// The front end of a fit that was read from `path`; none where it has seen no client.
+///
+/// # Errors
+/// [`InputError`] when one is not a time.
+pub fn fitted_front_end(fit: &Fit, path: &Path) -> Result<FrontEnd, InputError> {
+    let Some(times) = &fit.front_end else {
+        return Ok(FrontEnd::default());
+    };
+    let duration = |field: &str, seconds: f64| {
+        SimDuration::try_from_secs_f64(seconds)
+            .map_err(|e| InputError::in_file(path, e.to_string()).at(field))
+    };
+    Ok(FrontEnd {
+        inbound: duration("front_end.inbound_s", times.inbound_s)?,
+        outbound: duration("front_end.outbound_s", times.outbound_s)?,
+        per_output_token: duration("front_end.per_output_token_s", times.per_output_token_s)?,
     })
 }
 

@@ -30,6 +30,9 @@ pub struct Fit {
     pub hull: Hull,
     /// Host times between steps.
     pub host: HostFit,
+    /// The way between client and engine, where captures held both clocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub front_end: Option<FrontEndTimes>,
     /// Stalls that the machine caused, by scheduling class; they are not in the step times.
     pub stalls: Vec<ClassStalls>,
     /// How probes of the machine's speed scale a prediction, where the captures have probes.
@@ -114,6 +117,20 @@ pub struct HostFit {
     pub add_request_idle_s: Option<f64>,
     /// Requests behind it.
     pub add_request_idle_n: u64,
+}
+
+/// Time of the front end (HTTP, tokenizer, hops between processes), in seconds; means over requests.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FrontEndTimes {
+    /// From the client's send to the engine's receipt.
+    pub inbound_s: f64,
+    /// From the end of a step to the client's receipt of its tokens.
+    pub outbound_s: f64,
+    /// How much later each further token came than the one before it; 0 for a client that keeps up.
+    pub per_output_token_s: f64,
+    /// Requests behind it.
+    pub requests: u64,
 }
 
 /// Stalls of the engines that ran under one scheduling class.
@@ -314,6 +331,17 @@ impl Fit {
         ] {
             if !(0.0..=1e6).contains(&value) {
                 return wrong(format!("host.{name}"), value, "seconds of at least 0");
+            }
+        }
+        if let Some(f) = &self.front_end {
+            for (name, value) in [
+                ("inbound_s", f.inbound_s),
+                ("outbound_s", f.outbound_s),
+                ("per_output_token_s", f.per_output_token_s),
+            ] {
+                if !(0.0..=1e6).contains(&value) {
+                    return wrong(format!("front_end.{name}"), value, "seconds of at least 0");
+                }
             }
         }
         for (index, class) in self.stalls.iter().enumerate() {

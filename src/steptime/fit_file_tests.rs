@@ -10,6 +10,7 @@ fn fit() -> Fit {
         parameters: parameters(&[8e-3, 0.0, 2e-4, 1e-7, 0.0, 3e-4, 0.0, 6e-7], 4),
         hull: Hull::of([&batch]),
         host: HostFit::default(),
+        front_end: None,
         stalls: vec![ClassStalls {
             scheduler_class: "RR".into(),
             runs: 1,

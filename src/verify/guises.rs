@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::interval::speed_factors;
-use crate::calibrate::Capture;
 use crate::calibrate::observed_capture::{ServedDefaults, deployment_of};
 use crate::calibrate::step_shift_of;
+use crate::calibrate::{Capture, ClockSide};
 use crate::input::InputError;
-use crate::scenario::machine::{front_end, host_times};
+use crate::scenario::machine::{fitted_front_end, front_end, host_times};
 use crate::sim::{FrontEnd, HostTimes, Stall};
 use crate::steptime::roofline_fit::RooflineFit;
 use crate::steptime::{AnyFit, Deployment, Fit, Parameters, Roofline, StepTime};
@@ -81,7 +81,7 @@ impl Guises {
                     asynchronous: engine.async_scheduling,
                     ..deployment_of(capture, &defaults.or(fit))?
                 };
-                let client = capture.manifest.clock == crate::calibrate::manifest::ClockSide::Client;
+                let client = capture.manifest.clock == ClockSide::Client;
                 Self::roofline(fit, fit_path, &deployment, client)
             }
         }
@@ -112,7 +112,11 @@ impl Guises {
             step_time: Arc::new(fit.model(path)?.shifted(shift_s)),
             speed: 1.0,
             host: host_times(fit, path)?,
-            front_end: FrontEnd::default(),
+            front_end: if capture.manifest.clock == ClockSide::Client {
+                fitted_front_end(fit, path)?
+            } else {
+                FrontEnd::default()
+            },
             stall,
         };
         let others = speed_factors(GUISES, fit.speed_log_sd().unwrap_or(UNTESTED_SPEED))

@@ -3,10 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use kneeboard::calibrate::import::{ServerFacts, write_capture, write_joined};
+use kneeboard::calibrate::observed_capture::ServedDefaults;
 use kneeboard::calibrate::{Capture, ClockSide, OfferedModel, front_end_of, front_end_over};
 use kneeboard::metric::lens;
 use kneeboard::record::import::{ClientRun, ImportOptions, Tool, read};
-use kneeboard::verify::compare::{MachineModel, compare};
+use kneeboard::steptime::{AnyFit, Fit};
+use kneeboard::verify::compare::compare;
+use kneeboard::verify::guises::Guises;
 
 use crate::shared::data_set;
 
@@ -366,23 +369,26 @@ fn client_times_are_predicted_through_the_front_end() {
     .into();
     let options = kneeboard::calibrate::FitOptions { hold_out: false };
     let fit = kneeboard::calibrate::fit_steps(&fitted, &options, &mut |_, _| {}).unwrap();
-    let front_end = front_end_over(&fitted).unwrap().front_end().unwrap();
     for folder in ["vllm-bench-r9", "vllm-bench-goodput-r10", "vllm-bench-mc8"] {
         let run = runs_of(&root, folder, "result.json", Tool::VllmBench).remove(0);
         let target = out.path().join("client").join(folder);
         write_capture(&run, folder, &facts(&root, folder), 0.0, &target).unwrap();
         let capture = Capture::read(&target).unwrap();
-        let mut model = MachineModel::of(&fit, Path::new("fit"), &capture).unwrap();
-        let error = |model: &MachineModel, metric: &str, stat: &str| {
-            let comparison = compare(&capture, model, &[]).unwrap();
+        let error = |fit: &Fit, metric: &str, stat: &str| {
+            let fit = AnyFit::Linear(Box::new(fit.clone()));
+            let guises =
+                Guises::of_capture(&fit, Path::new("fit"), &capture, &ServedDefaults::default()).unwrap();
+            let comparison = compare(&capture, &guises, &[]).unwrap();
             let figure = comparison
                 .metrics
                 .iter()
                 .find(|m| m.metric == metric && m.stat == stat);
             figure.unwrap().rel_error.unwrap()
         };
-        let without = error(&model, "ttft_s", "p50");
-        model.front_end = front_end;
+        let engine_only = Fit {
+            front_end: None,
+            ..fit.clone()
+        };
         for (metric, stat) in [
             ("ttft_s", "p50"),
             ("ttft_s", "mean"),
@@ -391,8 +397,11 @@ fn client_times_are_predicted_through_the_front_end() {
             ("itl_s", "mean"),
             ("e2e_s", "p50"),
         ] {
-            eprintln!("{folder} {metric} {stat} {:+.3}", error(&model, metric, stat));
+            eprintln!(
+                "{folder} {metric} {stat} {:+.3} without {:+.3}",
+                error(&fit, metric, stat),
+                error(&engine_only, metric, stat)
+            );
         }
-        eprintln!("{folder} ttft p50 without front end {without:+.3}");
     }
 }
