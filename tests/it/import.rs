@@ -389,19 +389,21 @@ fn client_times_are_predicted_through_the_front_end() {
             front_end: None,
             ..fit.clone()
         };
-        for (metric, stat) in [
-            ("ttft_s", "p50"),
-            ("ttft_s", "mean"),
-            ("tpot_s", "mean"),
-            ("tpot_s", "p50"),
-            ("itl_s", "mean"),
-            ("e2e_s", "p50"),
+        let ttft = error(&fit, "ttft_s", "p50");
+        assert!(ttft.abs() < 0.05, "{folder}: TTFT p50 {ttft:+.3}");
+        let without = error(&engine_only, "ttft_s", "p50");
+        assert!(
+            without < -0.06,
+            "{folder}: without a front end TTFT p50 {without:+.3}"
+        );
+        // The machine's own speed differs from run to run by several per cent.
+        for (metric, stat, limit) in [
+            ("tpot_s", "p50", 0.06),
+            ("itl_s", "mean", 0.08),
+            ("e2e_s", "p50", 0.08),
         ] {
-            eprintln!(
-                "{folder} {metric} {stat} {:+.3} without {:+.3}",
-                error(&fit, metric, stat),
-                error(&engine_only, metric, stat)
-            );
+            let e = error(&fit, metric, stat);
+            assert!(e.abs() < limit, "{folder}: {metric} {stat} {e:+.3}");
         }
     }
 }
