@@ -73,7 +73,13 @@ impl Guises {
             AnyFit::Linear(fit) => {
                 let shift_s = step_shift_of(fit, capture).unwrap_or(0.0);
                 let class = capture.manifest.machine.scheduler_class.as_deref();
-                Self::linear(fit, fit_path, shift_s, Some(class.unwrap_or("unknown")))
+                let mut guises = Self::linear(fit, fit_path, shift_s, Some(class.unwrap_or("unknown")))?;
+                if capture.manifest.clock == ClockSide::Engine {
+                    for model in std::iter::once(&mut guises.best).chain(&mut guises.others) {
+                        model.front_end = FrontEnd::default();
+                    }
+                }
+                Ok(guises)
             }
             AnyFit::Roofline(fit) => {
                 let engine = capture.engine_config()?;
@@ -112,11 +118,7 @@ impl Guises {
             step_time: Arc::new(fit.model(path)?.shifted(shift_s)),
             speed: 1.0,
             host: host_times(fit, path)?,
-            front_end: if capture.manifest.clock == ClockSide::Client {
-                fitted_front_end(fit, path)?
-            } else {
-                FrontEnd::default()
-            },
+            front_end: fitted_front_end(fit, path)?,
             stall,
         };
         let others = speed_factors(GUISES, fit.speed_log_sd().unwrap_or(UNTESTED_SPEED))
