@@ -27,7 +27,7 @@ const MIXED_TOKENS: [(u32, &str); 4] = [
 ];
 
 /// The kind of a batch: its place in the order of reports, and its name.
-fn regime(batch: &BatchShape) -> (usize, &'static str) {
+pub(super) fn regime(batch: &BatchShape) -> (usize, &'static str) {
     let (first, table, size): (usize, &[(u32, &str)], u32) = match (batch.prefill_seqs, batch.decode_seqs) {
         (0, rows) => (0, &DECODE_ROWS, rows),
         (_, 0) => (DECODE_ROWS.len(), &PREFILL_TOKENS, batch.prefill_tokens),
@@ -46,14 +46,21 @@ fn regime(batch: &BatchShape) -> (usize, &'static str) {
 
 /// Errors of `model` on the steps of all runs, by kind of batch.
 pub fn by_regime(model: &FittedStepTime, runs: &[RunSteps]) -> Vec<RegimeError> {
+    by_regime_of_pairs(runs.iter().flat_map(|run| {
+        run.batches
+            .iter()
+            .zip(&run.seconds)
+            .map(|(batch, &seconds)| (batch, (model.seconds(batch), seconds)))
+    }))
+}
+
+/// Errors of (predicted, measured) seconds by kind of batch.
+pub(super) fn by_regime_of_pairs<'a>(
+    steps: impl IntoIterator<Item = (&'a BatchShape, (f64, f64))>,
+) -> Vec<RegimeError> {
     let mut kinds: std::collections::BTreeMap<(usize, &str), Vec<(f64, f64)>> = Default::default();
-    for run in runs {
-        for (batch, &seconds) in run.batches.iter().zip(&run.seconds) {
-            kinds
-                .entry(regime(batch))
-                .or_default()
-                .push((model.seconds(batch), seconds));
-        }
+    for (batch, pair) in steps {
+        kinds.entry(regime(batch)).or_default().push(pair);
     }
     kinds
         .into_iter()
@@ -76,7 +83,7 @@ pub fn of_run(model: &FittedStepTime, run: &RunSteps) -> StepError {
 }
 
 /// Summary of (predicted, measured) seconds; all 0 without any.
-fn summarise(pairs: &[(f64, f64)]) -> StepError {
+pub(super) fn summarise(pairs: &[(f64, f64)]) -> StepError {
     let relative: Vec<f64> = pairs.iter().map(|(p, m)| (p - m) / m).collect();
     let absolute: Vec<f64> = relative.iter().map(|r| r.abs()).collect();
     let (predicted, measured) = pairs.iter().fold((0.0, 0.0), |(p, m), (a, b)| (p + a, m + b));

@@ -1,10 +1,10 @@
 //! The doors for runs without steps: request times (events) and summary figures (points). Both simulate every run
 //! under trial parameters and compare the figures; see [`super::posterior`] for how the parameters move.
 
-use rand::RngExt;
 use rand_distr::{Distribution, StandardNormal};
 use rayon::prelude::*;
 
+use super::bootstrap::{self, Units};
 use super::observed::{ObservedError, ObservedRun};
 use super::posterior::{self, Linear, LogPrior, Posterior, Residuals, Search};
 use crate::rng::{Purpose, stream};
@@ -130,7 +130,14 @@ pub fn fit_runs(
         Vec::new()
     };
     Ok(RunFit {
-        draws: draw(&all, priors, &responsive, &posterior, options),
+        draws: draw(
+            &posterior.linear,
+            &Units::of_sizes(runs.iter().map(|r| r.observations.len())),
+            priors,
+            &responsive,
+            options.seed,
+            options.draws,
+        ),
         fitted: predict(runs, 0..runs.len(), &parameters)?,
         parameters,
         responsive,
@@ -196,7 +203,7 @@ fn residual(predicted: f64, actual: f64, log_sd: f64) -> f64 {
     }
 }
 
-fn log_priors(priors: &Priors, free: &[Param]) -> Vec<LogPrior> {
+pub(super) fn log_priors(priors: &Priors, free: &[Param]) -> Vec<LogPrior> {
     free.iter().map(|p| priors.of(*p)).collect()
 }
 
@@ -214,7 +221,7 @@ fn around_priors(runs: &[&ObservedRun], priors: &Priors) -> Result<Linear, Obser
 const FIRST_STEP: f64 = 0.3;
 
 /// Parameters that move any figure at all.
-fn responsive(linear: &Linear) -> Vec<Param> {
+pub(super) fn responsive(linear: &Linear) -> Vec<Param> {
     SPECS
         .iter()
         .map(|s| s.param)
@@ -223,7 +230,7 @@ fn responsive(linear: &Linear) -> Vec<Param> {
 }
 
 /// The columns of these parameters.
-fn narrowed(linear: &Linear, free: &[Param]) -> Linear {
+pub(super) fn narrowed(linear: &Linear, free: &[Param]) -> Linear {
     let columns: Vec<usize> = free.iter().map(|p| *p as usize).collect();
     Linear {
         x: columns.iter().map(|&j| linear.x[j]).collect(),
@@ -250,6 +257,7 @@ fn fit_from(
         shrink: 0.7,
         tolerance: 0.01,
         polish,
+        least_scale: None,
     };
     posterior::find(&Model::new(runs.to_vec(), priors, free), &log, &start, search)
 }
@@ -266,15 +274,18 @@ fn leave_out(
     tick: &(dyn Fn(&str) + Sync),
 ) -> Result<Vec<LeftOut>, ObservedError> {
     let mut out = Vec::new();
-    for (what, left) in groups(runs) {
+    let keys: Vec<[String; 3]> = runs
+        .iter()
+        .map(|r| {
+            let d = &r.deployment;
+            [r.name.clone(), d.model.name.clone(), d.tp.to_string()]
+        })
+        .collect();
+    for (what, left) in groups(&keys) {
         let kept: Vec<usize> = (0..runs.len()).filter(|i| !left.contains(i)).collect();
         let chosen: Vec<&ObservedRun> = kept.iter().map(|&i| &runs[i]).collect();
         let rows = rows_of(runs, &kept);
-        let linear = Linear {
-            x: at_priors.x.clone(),
-            residuals: rows.iter().map(|&r| at_priors.residuals[r]).collect(),
-            slopes: at_priors.slopes.select(ndarray::Axis(0), &rows),
-        };
+        let linear = at_priors.rows(&rows);
         let found = fit_from(&chosen, priors, free, &linear, ROUNDS_LEFT_OUT, 0)?;
         let parameters = Model::new(chosen, priors, free).parameters(&found.linear.x);
         let figures = predict(runs, left.iter().copied(), &parameters)?;
@@ -284,34 +295,29 @@ fn leave_out(
     Ok(out)
 }
 
-/// Groups of runs to leave out, each but once.
-fn groups(runs: &[ObservedRun]) -> Vec<(String, Vec<usize>)> {
+/// Groups of runs to leave out, each but once, from the run's name, model and degree of tensor parallelism.
+pub(super) fn groups(keys: &[[String; 3]]) -> Vec<(String, Vec<usize>)> {
     let mut out: Vec<(String, Vec<usize>)> = Vec::new();
     let mut add = |what: String, left: Vec<usize>| {
-        if left.len() < runs.len() && !out.iter().any(|(_, l)| *l == left) {
+        if left.len() < keys.len() && !out.iter().any(|(_, l)| *l == left) {
             out.push((what, left));
         }
     };
-    if runs.len() <= FOLDS {
-        for (index, run) in runs.iter().enumerate() {
-            add(format!("run {}", run.name), vec![index]);
+    if keys.len() <= FOLDS {
+        for (index, key) in keys.iter().enumerate() {
+            add(format!("run {}", key[0]), vec![index]);
         }
     } else {
         for fold in 0..FOLDS {
-            let left: Vec<usize> = (fold..runs.len()).step_by(FOLDS).collect();
-            let names: Vec<&str> = left.iter().map(|&i| runs[i].name.as_str()).collect();
+            let left: Vec<usize> = (fold..keys.len()).step_by(FOLDS).collect();
+            let names: Vec<&str> = left.iter().map(|&i| keys[i][0].as_str()).collect();
             add(format!("run {}", names.join(" and ")), left);
         }
     }
-    type Key = fn(&ObservedRun) -> String;
-    let keys: [(&str, Key); 2] = [
-        ("model", |r| r.deployment.model.name.clone()),
-        ("tp", |r| r.deployment.tp.to_string()),
-    ];
-    for (kind, key) in keys {
-        for run in runs {
-            let same = (0..runs.len()).filter(|&i| key(&runs[i]) == key(run)).collect();
-            add(format!("{kind} {}", key(run)), same);
+    for (kind, k) in [("model", 1), ("tp", 2)] {
+        for key in keys {
+            let same = (0..keys.len()).filter(|&i| keys[i][k] == key[k]).collect();
+            add(format!("{kind} {}", key[k]), same);
         }
     }
     out
@@ -354,40 +360,24 @@ fn predict(
     Ok(out)
 }
 
-/// Parameter vectors from resampled runs and resampled priors, on the linear model around the best one. Parameters
-/// that the runs do not move are drawn from their priors.
-fn draw(
-    runs: &[&ObservedRun],
+/// Parameter vectors from resampled units and resampled priors, on the linear model around the best one. Parameters
+/// that the data do not move are drawn from their priors.
+pub(super) fn draw(
+    linear: &Linear,
+    units: &Units,
     priors: &Priors,
     free: &[Param],
-    found: &Posterior,
-    options: RunFitOptions,
+    seed: u64,
+    draws: usize,
 ) -> Vec<Parameters> {
     let log = log_priors(priors, free);
-    (0..options.draws as u64)
+    (0..draws as u64)
         .into_par_iter()
         .map(|index| {
-            let mut rng = stream(options.seed, Purpose::Bootstrap, index);
-            let mut normal = || -> f64 { StandardNormal.sample(&mut rng) };
-            let all: [f64; PARAMS] = std::array::from_fn(|_| normal());
-            let mut times = vec![0.0; runs.len()];
-            for _ in 0..runs.len() {
-                times[rng.random_range(0..runs.len())] += 1.0;
-            }
-            let weights: Vec<f64> = runs
-                .iter()
-                .zip(&times)
-                .flat_map(|(r, t)| std::iter::repeat_n(*t, r.observations.len()))
-                .collect();
-            let moved: Vec<LogPrior> = free
-                .iter()
-                .zip(&log)
-                .map(|(p, l)| LogPrior {
-                    mean: l.mean + l.sd * all[*p as usize],
-                    ..*l
-                })
-                .collect();
-            let x = posterior::minimise(&found.linear, &weights, &moved, &found.linear.x);
+            let mut rng = stream(seed, Purpose::Bootstrap, index);
+            let all: [f64; PARAMS] = std::array::from_fn(|_| StandardNormal.sample(&mut rng));
+            let normals: Vec<f64> = free.iter().map(|p| all[*p as usize]).collect();
+            let x = bootstrap::resample(linear, &log, units, &normals, &mut rng);
             let mut out = priors.values;
             for ParamSpec { param, .. } in SPECS {
                 out[param] =

@@ -61,6 +61,9 @@ pub enum FitError {
     /// A capture cannot be used.
     #[error(transparent)]
     Capture(#[from] InputError),
+    /// The device's profile lacks a figure.
+    #[error(transparent)]
+    Missing(#[from] crate::steptime::roofline::MissingFigure),
     /// No model came out.
     #[error("the fit has no usable coefficients: {0}")]
     Degenerate(#[from] crate::steptime::fitted::CoefficientError),
@@ -162,7 +165,7 @@ fn rounded(fit: Fit) -> Fit {
     }
 }
 
-fn refuse_duplicates(captures: &[Capture]) -> Result<(), FitError> {
+pub(super) fn refuse_duplicates(captures: &[Capture]) -> Result<(), FitError> {
     let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
     for capture in captures {
         if let Some(first) = seen.insert(&capture.steps_sha256, &capture.name) {

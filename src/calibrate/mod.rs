@@ -2,9 +2,11 @@
 
 pub mod actual;
 mod assume;
+mod bootstrap;
 pub mod check;
 pub mod dataset;
 mod errors;
+pub mod fit_roofline_steps;
 pub mod fit_runs;
 pub mod fit_steps;
 pub mod front_end;

@@ -14,10 +14,12 @@ use argmin::solver::neldermead::NelderMead;
 use ndarray::Array2;
 use rayon::prelude::*;
 
+use super::robust::median;
+
 /// Residuals beyond this many standard deviations count linearly.
 const HUBER: f64 = 1.5;
-/// Cap on conjugate-gradient steps, as a multiple of the number of parameters.
-const CG_ITERATIONS: u64 = 12;
+/// Conjugate-gradient steps: on preconditioned equations the first does nearly all.
+const CG_ITERATIONS: u64 = 6;
 
 /// What is known of one free parameter, in logarithms.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -55,6 +57,9 @@ pub struct Search {
     pub tolerance: f64,
     /// Evaluations of the simplex at the end; 0 = none.
     pub polish: u64,
+    /// The scatter is unknown: the model gives plain logarithms, and each round measures them in their own robust
+    /// scale, which is taken to be no smaller than this. `None`: residuals come standardised.
+    pub least_scale: Option<f64>,
 }
 
 /// The model around a point: value and slopes.
@@ -79,6 +84,8 @@ pub struct Posterior {
     pub evaluations: usize,
     /// Covariance of the logarithms.
     pub covariance: Array2<f64>,
+    /// What the residuals are measured in; 1 where they came standardised.
+    pub scale: f64,
 }
 
 /// Huber's loss of a standardised residual.
@@ -113,44 +120,54 @@ pub fn find<M: Residuals>(
     search: Search,
 ) -> Result<Posterior, M::Error> {
     let mut x = clamp(start.to_vec(), priors);
-    let mut residuals = model.at(&x)?;
-    let weights = vec![1.0; residuals.len()];
-    let mut best = loss(&residuals, &weights, &x, priors);
+    let mut raw = model.at(&x)?;
+    let weights = vec![1.0; raw.len()];
     let mut step = search.first_step;
     let mut evaluations = 1;
+    let mut scale = scale_of(&raw, priors.len(), search.least_scale);
+    let loss_at = |raw: &[f64], x: &[f64], scale: f64| {
+        let residuals: Vec<f64> = raw.iter().map(|r| r / scale).collect();
+        loss(&residuals, &weights, x, priors)
+    };
     for _ in 0..search.rounds {
-        let linear = differentiate(model, priors, &x, residuals.clone(), step);
+        let linear = differentiate(model, priors, &x, raw.clone(), step).over(scale);
         evaluations += priors.len();
-        let before = best;
+        let before = loss_at(&raw, &x, scale);
+        let mut best = before;
+        let target = minimise(&linear, &weights, priors, &linear.x);
         // A full step, then shorter ones: the model is not linear far away.
-        for scale in [1.0, 0.5, 0.2] {
-            let target = minimise(&linear, &weights, priors, &linear.x);
-            let tried: Vec<f64> = x.iter().zip(&target).map(|(a, b)| a + scale * (b - a)).collect();
+        for share in [1.0, 0.5, 0.2] {
+            let tried = x.iter().zip(&target).map(|(a, b)| a + share * (b - a)).collect();
             let tried = clamp(tried, priors);
             evaluations += 1;
             let Ok(found) = model.at(&tried) else { continue };
-            let value = loss(&found, &weights, &tried, priors);
+            let value = loss_at(&found, &tried, scale);
             if value < best {
-                (best, x, residuals) = (value, tried, found);
+                (best, x, raw) = (value, tried, found);
                 break;
             }
         }
         step *= search.shrink;
-        if before - best <= search.tolerance * before.abs() {
+        let next = scale_of(&raw, priors.len(), search.least_scale);
+        let settled = next > STABLE_SCALE * scale;
+        scale = next;
+        if settled && before - best <= search.tolerance * before.abs() {
             break;
         }
     }
     if search.polish > 0
-        && let Some((polished, value)) = polish(model, priors, &x, best, &weights, search)
+        && search.least_scale.is_none()
+        && let Some((polished, value)) = polish(model, priors, &x, loss_at(&raw, &x, 1.0), &weights, search)
     {
         evaluations += search.polish as usize;
-        if value < best
-            && let Ok(found) = model.at(&polished)
+        if let Ok(found) = model.at(&polished)
+            && value < loss_at(&raw, &x, 1.0)
         {
-            (best, x, residuals) = (value, polished, found);
+            (x, raw) = (polished, found);
         }
     }
-    let linear = differentiate(model, priors, &x, residuals, step);
+    let best = loss_at(&raw, &x, scale);
+    let linear = differentiate(model, priors, &x, raw, step).over(scale);
     evaluations += priors.len();
     let covariance = covariance(&linear, &weights, priors);
     Ok(Posterior {
@@ -158,7 +175,21 @@ pub fn find<M: Residuals>(
         loss: best,
         evaluations,
         covariance,
+        scale,
     })
+}
+
+/// A scale that shrank by less than this factor has settled.
+const STABLE_SCALE: f64 = 0.98;
+
+/// Robust standard deviation of plain residuals around 0: 1.4826 of their median size, more where there are hardly
+/// more of them than of parameters, and at least `least`. 1 for residuals that came standardised.
+fn scale_of(raw: &[f64], parameters: usize, least: Option<f64>) -> f64 {
+    let Some(least) = least else { return 1.0 };
+    let sizes: Vec<f64> = raw.iter().map(|r| r.abs()).collect();
+    let n = sizes.len() as f64;
+    let spent = n / (n - parameters as f64).max(1.0);
+    (1.4826 * median(&sizes).unwrap_or(0.0) * spent.sqrt()).max(least)
 }
 
 /// Slopes by steps of `step` prior standard deviations, towards the inside of the bounds. A parameter at which the
@@ -239,6 +270,26 @@ pub fn minimise(linear: &Linear, weights: &[f64], priors: &[LogPrior], from: &[f
 }
 
 impl Linear {
+    /// The same, measured in `scale`.
+    #[must_use]
+    pub fn over(mut self, scale: f64) -> Self {
+        if (scale - 1.0).abs() > 0.0 {
+            self.residuals.iter_mut().for_each(|r| *r /= scale);
+            self.slopes /= scale;
+        }
+        self
+    }
+
+    /// The rows of these numbers alone.
+    #[must_use]
+    pub fn rows(&self, which: &[usize]) -> Self {
+        Self {
+            x: self.x.clone(),
+            residuals: which.iter().map(|&i| self.residuals[i]).collect(),
+            slopes: self.slopes.select(ndarray::Axis(0), which),
+        }
+    }
+
     /// Residuals at `x` if the model were linear.
     pub fn at(&self, x: &[f64]) -> Vec<f64> {
         (0..self.residuals.len())
@@ -252,35 +303,109 @@ impl Linear {
     }
 }
 
-/// The normal equations in units of the priors' standard deviations: S J' W J S + 1.
-struct Normal<'a> {
-    linear: &'a Linear,
-    weights: &'a [f64],
-    scale: Vec<f64>,
+/// The normal equations in units of the priors' standard deviations, N = S J' W J S + 1, in the coordinates in which
+/// they are nearly the identity: each parameter over the root of its diagonal (D), turned by the Cholesky factor L of
+/// D N D. Without it the conjugate gradients would need hundreds of steps where some parameters are known a thousand
+/// times better than others; with it a few steps end what rounding in the factor leaves.
+struct Normal {
+    matrix: Array2<f64>,
+    diagonal: Vec<f64>,
+    factor: Array2<f64>,
 }
 
-impl Operator for Normal<'_> {
+impl Normal {
+    /// `scale` is the priors' standard deviations, 0 for what is held fast.
+    fn new(linear: &Linear, weights: &[f64], scale: &[f64]) -> Self {
+        let p = scale.len();
+        let mut matrix = Array2::<f64>::eye(p);
+        let mut scaled = vec![0.0; p];
+        for (row, w) in linear.slopes.rows().into_iter().zip(weights) {
+            for (slot, (j, s)) in scaled.iter_mut().zip(row.iter().zip(scale)) {
+                *slot = j * s;
+            }
+            for a in 0..p {
+                let wa = w * scaled[a];
+                for b in 0..=a {
+                    matrix[[a, b]] += wa * scaled[b];
+                }
+            }
+        }
+        let diagonal: Vec<f64> = (0..p).map(|a| matrix[[a, a]].max(1.0).sqrt()).collect();
+        for a in 0..p {
+            for b in 0..=a {
+                let value = matrix[[a, b]] / (diagonal[a] * diagonal[b]);
+                matrix[[a, b]] = value;
+                matrix[[b, a]] = value;
+            }
+        }
+        Self {
+            factor: cholesky(&matrix),
+            matrix,
+            diagonal,
+        }
+    }
+
+    /// The solution for a right-hand side.
+    fn solve(&self, right: &[f64]) -> Vec<f64> {
+        let scaled: Vec<f64> = right.iter().zip(&self.diagonal).map(|(r, d)| r / d).collect();
+        let turned = forward(&self.factor, &scaled);
+        let found = backward(&self.factor, &conjugate_gradient(self, turned));
+        found.iter().zip(&self.diagonal).map(|(v, d)| v / d).collect()
+    }
+}
+
+impl Operator for &Normal {
     type Param = Vec<f64>;
     type Output = Vec<f64>;
 
     fn apply(&self, p: &Vec<f64>) -> Result<Vec<f64>, argmin::core::Error> {
-        let mut out = p.clone();
-        let slopes = &self.linear.slopes;
-        for i in 0..slopes.nrows() {
-            let row = slopes.row(i);
-            let dot: f64 = row
-                .iter()
-                .zip(p)
-                .zip(&self.scale)
-                .map(|((j, v), s)| j * s * v)
-                .sum();
-            let weighted = self.weights[i] * dot;
-            for (slot, (j, s)) in out.iter_mut().zip(row.iter().zip(&self.scale)) {
-                *slot += weighted * j * s;
-            }
-        }
-        Ok(out)
+        let inner = ndarray::Array1::from(backward(&self.factor, p));
+        Ok(forward(
+            &self.factor,
+            self.matrix.dot(&inner).as_slice().unwrap_or(&[]),
+        ))
     }
+}
+
+/// Least pivot of a matrix with ones on its diagonal: rounding alone makes up smaller ones.
+const LEAST_PIVOT: f64 = 1e-13;
+
+/// Lower Cholesky factor of a positive matrix whose diagonal is 1.
+fn cholesky(matrix: &Array2<f64>) -> Array2<f64> {
+    let p = matrix.nrows();
+    let mut factor = Array2::<f64>::zeros((p, p));
+    for a in 0..p {
+        for b in 0..=a {
+            let dot: f64 = (0..b).map(|k| factor[[a, k]] * factor[[b, k]]).sum();
+            let left = matrix[[a, b]] - dot;
+            factor[[a, b]] = if a == b {
+                left.max(LEAST_PIVOT).sqrt()
+            } else {
+                left / factor[[b, b]]
+            };
+        }
+    }
+    factor
+}
+
+/// Solves L y = r.
+fn forward(factor: &Array2<f64>, right: &[f64]) -> Vec<f64> {
+    let mut out = right.to_vec();
+    for a in 0..out.len() {
+        let dot: f64 = (0..a).map(|k| factor[[a, k]] * out[k]).sum();
+        out[a] = (out[a] - dot) / factor[[a, a]];
+    }
+    out
+}
+
+/// Solves L' y = r.
+fn backward(factor: &Array2<f64>, right: &[f64]) -> Vec<f64> {
+    let mut out = right.to_vec();
+    for a in (0..out.len()).rev() {
+        let dot: f64 = (a + 1..out.len()).map(|k| factor[[k, a]] * out[k]).sum();
+        out[a] = (out[a] - dot) / factor[[a, a]];
+    }
+    out
 }
 
 /// The step of the free parameters that solves the normal equations.
@@ -305,33 +430,21 @@ fn solve(linear: &Linear, weights: &[f64], priors: &[LogPrior], x: &[f64], free:
             *slot -= weights[i] * r * linear.slopes[[i, j]] * scale[j];
         }
     }
-    conjugate_gradient(
-        &Normal {
-            linear,
-            weights,
-            scale: scale.clone(),
-        },
-        right,
-    )
-    .iter()
-    .zip(&scale)
-    .map(|(v, s)| v * s)
-    .collect()
+    Normal::new(linear, weights, &scale)
+        .solve(&right)
+        .iter()
+        .zip(&scale)
+        .map(|(v, s)| v * s)
+        .collect()
 }
 
-fn conjugate_gradient(normal: &Normal<'_>, right: Vec<f64>) -> Vec<f64> {
+fn conjugate_gradient(normal: &Normal, right: Vec<f64>) -> Vec<f64> {
     if right.iter().all(|v| v.abs() <= 0.0) {
         return right;
     }
     let start = vec![0.0; right.len()];
-    let iterations = CG_ITERATIONS * right.len() as u64;
-    let borrowed = Normal {
-        linear: normal.linear,
-        weights: normal.weights,
-        scale: normal.scale.clone(),
-    };
-    Executor::new(borrowed, ConjugateGradient::<Vec<f64>, f64>::new(right))
-        .configure(|s| s.param(start.clone()).max_iters(iterations).target_cost(0.0))
+    Executor::new(normal, ConjugateGradient::<Vec<f64>, f64>::new(right))
+        .configure(|s| s.param(start.clone()).max_iters(CG_ITERATIONS).target_cost(0.0))
         .run()
         .ok()
         .and_then(|r| r.state().get_best_param().cloned())
@@ -348,16 +461,13 @@ pub fn covariance(linear: &Linear, weights: &[f64], priors: &[LogPrior]) -> Arra
         .zip(weights)
         .map(|(r, w)| w * (HUBER / r.abs().max(HUBER)))
         .collect();
-    let normal = Normal {
-        linear,
-        weights: &robust,
-        scale: priors.iter().map(|p| p.sd).collect(),
-    };
+    let scale: Vec<f64> = priors.iter().map(|p| p.sd).collect();
+    let normal = Normal::new(linear, &robust, &scale);
     let mut out = Array2::zeros((n, n));
     for j in 0..n {
         let mut unit = vec![0.0; n];
         unit[j] = 1.0;
-        for (i, v) in conjugate_gradient(&normal, unit).into_iter().enumerate() {
+        for (i, v) in normal.solve(&unit).into_iter().enumerate() {
             out[[i, j]] = v * priors[i].sd * priors[j].sd;
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
+use super::bootstrap::{self, scatter_of};
 use super::fit_runs::{Priors, RunFigure, RunFit};
 use super::observed::{Figure, Metric, ObservedError, ObservedRun, Stat};
 use crate::steptime::hull::Hull;
@@ -11,7 +12,7 @@ use crate::steptime::roofline_fit::{
     Correlation, Door, FitData, FitError, FitRange, FittedParameter, Form, Misfit, ROOFLINE_FIT_FORMAT,
     RooflineFit, SpeaksFor,
 };
-use crate::steptime::{BatchShape, Roofline, StepTime};
+use crate::steptime::{BatchShape, Deployment, Roofline, StepTime};
 use crate::units::SimDuration;
 
 /// A parameter whose spread the data shrink to less than this share of the prior's is identified.
@@ -19,12 +20,12 @@ const IDENTIFIED_BELOW: f64 = 0.7;
 /// Correlations below this are left out of the file.
 const NOTEWORTHY: f64 = 0.3;
 /// Relative error of the speed of a run's steps where nothing was held out that would tell it.
-const UNTESTED_SPEED: f64 = 0.06;
+pub(super) const UNTESTED_SPEED: f64 = 0.06;
 /// Least scatter that is claimed for the speed of a run, and for a latency beside it.
-const LEAST_SPEED: f64 = 0.008;
+pub(super) const LEAST_SPEED: f64 = 0.008;
 const LEAST_LATENCY: f64 = 0.01;
 /// What a model, and a device, that the fit has not seen add to the error of the speed, where nothing tells it.
-const NEW_MODEL: f64 = 0.06;
+pub(super) const NEW_MODEL: f64 = 0.06;
 
 /// What a fit is named and made by.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,7 +63,7 @@ pub fn roofline_file(
         fitted_with: format!("kneeboard {}", env!("CARGO_PKG_VERSION")),
         door: head.door,
         command: head.command,
-        speaks_for: speaks_for(runs, head.engines),
+        speaks_for: speaks_for(runs.iter().map(|r| &r.deployment), head.engines),
         parameters: parameters(priors, fit),
         correlation: correlation(fit),
         draws: fit.draws.iter().map(|d| d.0.to_vec()).collect(),
@@ -79,25 +80,24 @@ pub fn roofline_file(
     })
 }
 
-fn parameters(priors: &Priors, fit: &RunFit) -> Vec<FittedParameter> {
+pub(super) fn parameters(priors: &Priors, fit: &RunFit) -> Vec<FittedParameter> {
     SPECS
         .iter()
         .map(|spec| {
             let prior_log_sd = priors.log_sd[spec.param as usize];
             let column = fit.responsive.iter().position(|p| *p == spec.param);
             let linear = column.map_or(prior_log_sd, |j| fit.posterior.covariance[[j, j]].max(0.0).sqrt());
-            // Slopes alone are far too sure: resampled runs tell how much the answer hangs on which runs there were.
-            let mut drawn: Vec<f64> = fit.draws.iter().map(|d| d[spec.param]).collect();
-            drawn.sort_by(f64::total_cmp);
             let value = fit.parameters[spec.param];
-            let spread = spread(&drawn, value).max(linear).min(prior_log_sd);
-            let at = |z: f64| (value * (z * spread).exp()).clamp(spec.bounds.0, spec.bounds.1);
+            let drawn = fit.draws.iter().map(|d| d[spec.param].ln());
+            let spread = bootstrap::log_sd(drawn, value.ln(), linear, prior_log_sd);
+            let (low, high) = bootstrap::interval_90(value.ln(), spread);
+            let bounded = |v: f64| v.clamp(spec.bounds.0, spec.bounds.1);
             FittedParameter {
                 name: spec.name.to_owned(),
                 value,
                 unit: spec.unit.to_owned(),
                 log_sd: spread,
-                interval_90: (at(-1.645), at(1.645)),
+                interval_90: (bounded(low), bounded(high)),
                 prior: priors.values[spec.param],
                 prior_log_sd,
                 identified: column.is_some() && spread < IDENTIFIED_BELOW * prior_log_sd,
@@ -106,16 +106,7 @@ fn parameters(priors: &Priors, fit: &RunFit) -> Vec<FittedParameter> {
         .collect()
 }
 
-/// Standard deviation of the logarithms of the draws about `value`.
-fn spread(draws: &[f64], value: f64) -> f64 {
-    if draws.is_empty() {
-        return 0.0;
-    }
-    let sum: f64 = draws.iter().map(|d| (d / value).ln().powi(2)).sum();
-    (sum / draws.len() as f64).sqrt()
-}
-
-fn correlation(fit: &RunFit) -> Vec<Correlation> {
+pub(super) fn correlation(fit: &RunFit) -> Vec<Correlation> {
     let c = &fit.posterior.covariance;
     let mut out = Vec::new();
     for (i, a) in fit.responsive.iter().enumerate() {
@@ -223,9 +214,13 @@ fn misfit(runs: &[ObservedRun], fit: &RunFit) -> Vec<Misfit> {
         scatter_of(&speed).max(LEAST_SPEED)
     };
     push(&mut out, "step", "run", known, speed.len());
-    let unseen: Vec<f64> = left_out("model ")
-        .into_iter()
-        .filter_map(|f| speed_error(runs, f))
+    let deployments: Vec<&Deployment> = runs.iter().map(|r| &r.deployment).collect();
+    let unseen: Vec<f64> = fit
+        .left_out
+        .iter()
+        .flat_map(|l| l.figures.iter().map(|f| (l.what.as_str(), f)))
+        .filter(|(what, f)| leaves_model_out(what, f.run, &deployments))
+        .filter_map(|(_, f)| speed_error(runs, f))
         .collect();
     let new_model = if unseen.is_empty() {
         known.hypot(NEW_MODEL)
@@ -264,7 +259,15 @@ fn misfit(runs: &[ObservedRun], fit: &RunFit) -> Vec<Misfit> {
     out
 }
 
-fn push(out: &mut Vec<Misfit>, metric: &str, stat: &str, log_sd: f64, n: usize) {
+/// Whether a fit without `what`, which includes run `index`, had not seen that run's model: all runs of the model
+/// were left out, or its only one was.
+pub(super) fn leaves_model_out(what: &str, index: usize, deployments: &[&Deployment]) -> bool {
+    let model = &deployments[index].model.name;
+    let same = deployments.iter().filter(|d| d.model.name == *model).count();
+    what.starts_with("model ") || (what.starts_with("run ") && same == 1 && deployments.len() > 1)
+}
+
+pub(super) fn push(out: &mut Vec<Misfit>, metric: &str, stat: &str, log_sd: f64, n: usize) {
     out.push(Misfit {
         metric: metric.to_owned(),
         stat: stat.to_owned(),
@@ -284,41 +287,9 @@ fn speed_error(runs: &[ObservedRun], f: &RunFigure) -> Option<f64> {
         .filter(|e| e.is_finite())
 }
 
-/// Root mean square, widened so that 1.645 of it is Student's 90 % for so few errors.
-fn scatter_of(errors: &[f64]) -> f64 {
-    let n = errors.len().max(1);
-    let rms = (errors.iter().map(|e| e * e).sum::<f64>() / n as f64).sqrt();
-    rms * student(n) / 1.645
-}
-
-/// Student's 95th percentile for `n` degrees of freedom.
-fn student(n: usize) -> f64 {
-    const T: [f64; 10] = [6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83, 1.81];
-    match n {
-        0 => T[0],
-        1..=10 => T[n - 1],
-        _ => 1.645 + 1.65 / n as f64,
-    }
-}
-
-/// What too few runs leave open.
+/// What too few runs leave open, and what no run responds to.
 fn thin(runs: &[ObservedRun], fit: &RunFit) -> Vec<String> {
-    let mut out = Vec::new();
-    let models: BTreeSet<&str> = runs.iter().map(|r| r.deployment.model.name.as_str()).collect();
-    if runs.len() < 3 {
-        out.push(format!(
-            "only {} run(s): nothing tells how runs differ, so the speed of steps is taken to be wrong by {:.0} % \
-             (one standard deviation)",
-            runs.len(),
-            100.0 * UNTESTED_SPEED
-        ));
-    }
-    if models.len() < 2 {
-        out.push(format!(
-            "only one model: another is expected to miss by a further {:.0} %, which is a guess",
-            100.0 * NEW_MODEL
-        ));
-    }
+    let mut out = thin_runs(runs.iter().map(|r| &r.deployment));
     let open: Vec<&str> = SPECS
         .iter()
         .filter(|s| !fit.responsive.contains(&s.param))
@@ -333,18 +304,56 @@ fn thin(runs: &[ObservedRun], fit: &RunFit) -> Vec<String> {
     out
 }
 
-fn speaks_for(runs: &[ObservedRun], engines: Vec<String>) -> SpeaksFor {
-    let unique = |key: &dyn Fn(&ObservedRun) -> String| -> Vec<String> {
-        let set: BTreeSet<String> = runs.iter().map(key).collect();
+/// What too few runs, of these deployments, leave open.
+pub(super) fn thin_runs<'a>(runs: impl Iterator<Item = &'a Deployment>) -> Vec<String> {
+    let models: Vec<&str> = runs.map(|d| d.model.name.as_str()).collect();
+    let mut out = Vec::new();
+    if models.len() < 3 {
+        out.push(format!(
+            "only {} run(s): hardly anything tells how runs differ; where none could be left out, the speed of steps is \
+             taken to be wrong by {:.0} % (one standard deviation)",
+            models.len(),
+            100.0 * UNTESTED_SPEED
+        ));
+    }
+    if models.iter().collect::<BTreeSet<_>>().len() < 2 {
+        out.push(format!(
+            "only one model: another is expected to miss by a further {:.0} %, which is a guess",
+            100.0 * NEW_MODEL
+        ));
+    }
+    out
+}
+
+/// For whom runs of these deployments speak.
+pub(super) fn speaks_for<'a>(
+    runs: impl Iterator<Item = &'a Deployment> + Clone,
+    engines: Vec<String>,
+) -> SpeaksFor {
+    let unique = |key: fn(&Deployment) -> String| -> Vec<String> {
+        let set: BTreeSet<String> = runs.clone().map(key).collect();
         set.into_iter().collect()
     };
     SpeaksFor {
-        accelerators: unique(&|r| r.deployment.accelerator.name.clone()),
-        dtypes: unique(&|r| r.deployment.dtype.name().to_owned()),
-        kv_dtypes: unique(&|r| r.deployment.kv_dtype.name().to_owned()),
+        accelerators: unique(|d| d.accelerator.name.clone()),
+        dtypes: unique(|d| d.dtype.name().to_owned()),
+        kv_dtypes: unique(|d| d.kv_dtype.name().to_owned()),
         engines,
-        models: unique(&|r| r.deployment.model.name.clone()),
+        models: unique(|d| d.model.name.clone()),
     }
+}
+
+/// Ranges of how the deployments were split.
+pub(super) fn deployment_ranges<'a>(runs: impl Iterator<Item = &'a Deployment> + Clone) -> [FitRange; 3] {
+    let axes: [(&str, fn(&Deployment) -> u32); 3] = [("tp", |d| d.tp), ("pp", |d| d.pp), ("ep", |d| d.ep)];
+    axes.map(|(axis, value)| {
+        let values = runs.clone().map(|d| f64::from(value(d)));
+        FitRange {
+            axis: axis.to_owned(),
+            low: values.clone().fold(f64::INFINITY, f64::min),
+            high: values.fold(0.0, f64::max),
+        }
+    })
 }
 
 /// Passes durations on and keeps the batches of steps from number `from` on.
@@ -406,18 +415,7 @@ fn hull(runs: &[ObservedRun], parameters: &Parameters) -> Result<Vec<FitRange>, 
             high: r.high,
         })
         .collect();
-    for (axis, value) in [
-        ("tp", (|r| f64::from(r.deployment.tp)) as fn(&ObservedRun) -> f64),
-        ("pp", |r| f64::from(r.deployment.pp)),
-        ("ep", |r| f64::from(r.deployment.ep)),
-    ] {
-        let values = runs.iter().map(value);
-        out.push(FitRange {
-            axis: axis.to_owned(),
-            low: values.clone().fold(f64::INFINITY, f64::min),
-            high: values.fold(0.0, f64::max),
-        });
-    }
+    out.extend(deployment_ranges(runs.iter().map(|r| &r.deployment)));
     Ok(out)
 }
 

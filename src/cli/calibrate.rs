@@ -6,10 +6,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::{Table, presets};
 
-use super::calibrate_runs::{self, EventsArgs, PointsArgs};
+use super::calibrate_runs::{self, EventsArgs, PointsArgs, RunFitArgs};
 use super::{Global, Outcome, progress};
 use crate::calibrate::{FitOptions, RunCheck, check_run, fit_steps, read_captures};
 use crate::input::{InputError, write_atomic};
@@ -41,19 +41,24 @@ enum CalibrateCommand {
 pub struct StepsArgs {
     /// Capture folders, or folders of capture folders.
     #[arg(required = true, value_name = "CAPTURE")]
-    captures: Vec<PathBuf>,
-    /// The fit file to write (YAML).
-    #[arg(short, long, value_name = "FIT")]
-    output: PathBuf,
-    /// Replace the fit file if it exists.
-    #[arg(long)]
-    overwrite: bool,
-    /// Do not refit with runs left out; the fit then tells no error on runs it has not seen.
-    #[arg(long)]
-    no_hold_out: bool,
-    /// Print the fit as JSON instead of tables.
-    #[arg(long)]
-    json: bool,
+    pub(super) captures: Vec<PathBuf>,
+    /// Which model of step times.
+    #[arg(long, value_enum, default_value_t = FormArg::Linear)]
+    form: FormArg,
+    /// Model profile of captures that name none.
+    #[arg(long, value_name = "NAME")]
+    pub(super) model: Option<String>,
+    #[command(flatten)]
+    pub(super) fit: RunFitArgs,
+}
+
+/// A model of step times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FormArg {
+    /// A sum of terms for one model on one machine.
+    Linear,
+    /// The roofline of a device: any model, number format and split.
+    Roofline,
 }
 
 /// `calibrate check`.
@@ -76,6 +81,9 @@ pub struct CheckArgs {
 /// Bad input ([`InputError`]), captures that nothing can be fitted to, or a file that cannot be written.
 pub fn run(args: &CalibrateArgs, global: &Global) -> anyhow::Result<Outcome> {
     match &args.command {
+        CalibrateCommand::Steps(args) if args.form == FormArg::Roofline => {
+            calibrate_runs::roofline_steps(args, global)
+        }
         CalibrateCommand::Steps(args) => steps(args, global),
         CalibrateCommand::Events(args) => calibrate_runs::events(args, global),
         CalibrateCommand::Points(args) => calibrate_runs::points(args, global),
@@ -85,11 +93,12 @@ pub fn run(args: &CalibrateArgs, global: &Global) -> anyhow::Result<Outcome> {
 }
 
 fn steps(args: &StepsArgs, global: &Global) -> anyhow::Result<Outcome> {
-    refuse_existing(&args.output, args.overwrite)?;
+    refuse_existing(&args.fit.output, args.fit.overwrite)?;
+    refuse_roofline_options(args)?;
     let captures = read_captures(&args.captures)?;
     let bar = progress::delayed_bar("fitting", 1, global.progress());
     let options = FitOptions {
-        hold_out: !args.no_hold_out,
+        hold_out: !args.fit.no_hold_out,
     };
     let fit = fit_steps(&captures, &options, &mut |done, all| {
         bar.set_length(all as u64);
@@ -102,15 +111,31 @@ fn steps(args: &StepsArgs, global: &Global) -> anyhow::Result<Outcome> {
         .to_yaml()
         .map_err(|e| anyhow!(e))
         .context("the fit cannot be written as YAML")?;
-    write_atomic(&args.output, |w| w.write_all(yaml.as_bytes()))
-        .with_context(|| format!("{}: cannot be written", args.output.display()))?;
-    let text = if args.json {
+    let output = &args.fit.output;
+    write_atomic(output, |w| w.write_all(yaml.as_bytes()))
+        .with_context(|| format!("{}: cannot be written", output.display()))?;
+    let text = if args.fit.json {
         serde_json::to_string_pretty(&fit)?
     } else {
         tables(&fit)
     };
     writeln!(std::io::stdout().lock(), "{text}")?;
     Ok(Outcome::Done)
+}
+
+/// The linear form knows one machine and one model: what names others would be ignored.
+fn refuse_roofline_options(args: &StepsArgs) -> Result<(), InputError> {
+    let given = [
+        ("--priors", args.fit.priors.is_some()),
+        ("--accelerator", args.fit.accelerator.is_some()),
+        ("--model", args.model.is_some()),
+        ("--name", args.fit.name.is_some()),
+    ];
+    match given.into_iter().find(|(_, given)| *given) {
+        Some((flag, _)) => Err(InputError::new(flag, "means nothing for a fit of linear form")
+            .allowed("only with --form roofline")),
+        None => Ok(()),
+    }
 }
 
 fn check(args: &CheckArgs) -> anyhow::Result<Outcome> {

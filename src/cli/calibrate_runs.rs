@@ -1,4 +1,4 @@
-//! `kneeboard calibrate events` and `calibrate points`: the roofline fitted to runs without steps.
+//! `kneeboard calibrate events`, `calibrate points` and `calibrate steps --form roofline`: the roofline's parameters.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,10 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use sha2::{Digest, Sha256};
 
+use super::calibrate::StepsArgs;
 use super::{Global, Outcome, progress};
+use crate::calibrate::FitError;
+use crate::calibrate::fit_roofline_steps::{data_rows, fit_roofline_steps, steps_file, steps_runs};
 use crate::calibrate::fit_runs::{Priors, RunFitOptions, fit_runs};
 use crate::calibrate::observed::ObservedRun;
 use crate::calibrate::observed_capture::{ServedDefaults, observed};
@@ -19,27 +22,27 @@ use crate::report::roofline_fit::fit_text;
 use crate::steptime::RooflineFit;
 use crate::steptime::roofline_fit::{Door, FitData};
 
-/// What both doors are told.
+/// What all doors are told.
 #[derive(Debug, Args)]
 pub struct RunFitArgs {
     /// The fit file to write (YAML).
     #[arg(short, long, value_name = "FIT")]
-    output: PathBuf,
+    pub(super) output: PathBuf,
     /// Replace the fit file if it exists.
     #[arg(long)]
-    overwrite: bool,
+    pub(super) overwrite: bool,
     /// A fit whose parameters and spreads are believed beforehand, as `calibrate kernels` writes it.
     #[arg(long, value_name = "FIT")]
-    priors: Option<PathBuf>,
+    pub(super) priors: Option<PathBuf>,
     /// Accelerator profile of data that name none.
     #[arg(long, value_name = "NAME")]
-    accelerator: Option<String>,
+    pub(super) accelerator: Option<String>,
     /// Name of the fit; the output's name by default.
     #[arg(long)]
-    name: Option<String>,
+    pub(super) name: Option<String>,
     /// Do not leave runs, models and degrees of parallelism out in turn; errors on unseen runs are then guessed.
     #[arg(long)]
-    no_hold_out: bool,
+    pub(super) no_hold_out: bool,
     /// Seed of the resampling.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -48,7 +51,7 @@ pub struct RunFitArgs {
     draws: u16,
     /// Print the fit as JSON instead of tables.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// `calibrate events`.
@@ -231,31 +234,10 @@ fn finish(
     args: &RunFitArgs,
     global: &Global,
 ) -> anyhow::Result<Outcome> {
-    let priors = match &args.priors {
-        Some(path) => {
-            let fit = RooflineFit::read(path)?;
-            notes.push(format!("priors: the fit {}", fit.name));
-            priors_of(&fit)
-        }
-        None => Priors::default(),
-    };
-    for (flag, value) in [
-        ("--accelerator", &args.accelerator),
-        ("--priors", &args.priors.as_ref().map(|p| p.display().to_string())),
-    ] {
-        if let Some(value) = value {
-            command += &format!(" {flag} {value}");
-        }
-    }
-    command += &format!(" -o {}", args.output.display());
+    let priors = priors(args, &mut notes)?;
+    command += &args.of_command();
     let bar = progress::delayed_bar("fitting", 1, global.progress());
-    let options = RunFitOptions {
-        seed: args.seed,
-        draws: usize::from(args.draws),
-        hold_out: !args.no_hold_out,
-        polish: 0,
-    };
-    let fit = fit_runs(runs, &priors, options, &|what| {
+    let fit = fit_runs(runs, &priors, args.options(), &|what| {
         bar.set_message(what.to_owned());
         bar.tick();
     })
@@ -274,11 +256,112 @@ fn finish(
     let file =
         roofline_file(head, runs, &priors, &fit).map_err(|e| InputError::new("runs", e.to_string()))?;
     bar.finish_and_clear();
-    write_fit(&file, &args.output)?;
+    deliver(&file, args)
+}
+
+/// Runs `kneeboard calibrate steps --form roofline`.
+///
+/// # Errors
+/// As [`events`].
+pub fn roofline_steps(args: &StepsArgs, global: &Global) -> anyhow::Result<Outcome> {
+    super::calibrate::refuse_existing(&args.fit.output, args.fit.overwrite)?;
+    let captures = read_captures(&args.captures)?;
+    let defaults = ServedDefaults {
+        accelerator: args.fit.accelerator.clone(),
+        model: args.model.clone(),
+        engine_version: None,
+    };
+    // What cannot be fitted is the captures' fault, so it is reported as bad input.
+    let unusable = |e: FitError| match e {
+        FitError::Capture(e) => e,
+        other => InputError::new("captures", other.to_string()),
+    };
+    let runs = steps_runs(&captures, &defaults).map_err(unusable)?;
+    let mut notes: Vec<String> = captures
+        .iter()
+        .flat_map(|c| c.assumptions.iter().map(|a| format!("{}: assumed {a}", c.name)))
+        .collect();
+    let mut engines: Vec<String> = captures
+        .iter()
+        .map(|c| format!("vllm {}", c.manifest.vllm))
+        .collect();
+    engines.sort();
+    engines.dedup();
+    let priors = priors(&args.fit, &mut notes)?;
+    let mut command = format!(
+        "kneeboard calibrate steps {} --form roofline",
+        shown(&args.captures)
+    );
+    if let Some(model) = &args.model {
+        command += &format!(" --model {model}");
+    }
+    command += &args.fit.of_command();
+    let bar = progress::delayed_bar("fitting", 1, global.progress());
+    let fit = fit_roofline_steps(&runs, &priors, args.fit.options(), &|what| {
+        bar.set_message(what.to_owned());
+        bar.tick();
+    })
+    .map_err(unusable)?;
+    bar.finish_and_clear();
+    let head = FitHead {
+        name: args.fit.name.clone().unwrap_or_else(|| stem(&args.fit.output)),
+        door: Door::Steps,
+        command,
+        data: data_rows(&captures, &runs),
+        notes,
+        engines,
+    };
+    deliver(&steps_file(head, &runs, &priors, &fit), &args.fit)
+}
+
+/// The priors that are named, or the general ones.
+fn priors(args: &RunFitArgs, notes: &mut Vec<String>) -> Result<Priors, InputError> {
+    let Some(path) = &args.priors else {
+        return Ok(Priors::default());
+    };
+    let fit = RooflineFit::read(path)?;
+    notes.push(format!("priors: the fit {}", fit.name));
+    Ok(priors_of(&fit))
+}
+
+impl RunFitArgs {
+    fn options(&self) -> RunFitOptions {
+        RunFitOptions {
+            seed: self.seed,
+            draws: usize::from(self.draws),
+            hold_out: !self.no_hold_out,
+            polish: 0,
+        }
+    }
+
+    /// The options as the fit's file repeats them; defaults are left out.
+    fn of_command(&self) -> String {
+        let mut out = String::new();
+        for (flag, value) in [
+            ("--accelerator", self.accelerator.clone()),
+            ("--priors", self.priors.as_ref().map(|p| p.display().to_string())),
+            ("--name", self.name.clone()),
+            ("--seed", (self.seed != 1).then(|| self.seed.to_string())),
+            ("--draws", (self.draws != 24).then(|| self.draws.to_string())),
+        ] {
+            if let Some(value) = value {
+                out += &format!(" {flag} {value}");
+            }
+        }
+        if self.no_hold_out {
+            out += " --no-hold-out";
+        }
+        out + &format!(" -o {}", self.output.display())
+    }
+}
+
+/// Writes the fit and prints it.
+fn deliver(file: &RooflineFit, args: &RunFitArgs) -> anyhow::Result<Outcome> {
+    write_fit(file, &args.output)?;
     let text = if args.json {
-        serde_json::to_string_pretty(&file)?
+        serde_json::to_string_pretty(file)?
     } else {
-        fit_text(&file)
+        fit_text(file)
     };
     writeln!(std::io::stdout().lock(), "{text}")?;
     Ok(Outcome::Done)
