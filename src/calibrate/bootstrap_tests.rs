@@ -111,7 +111,6 @@ fn nine_intervals_of_ten_hold_the_truth() {
         }
         let shares = held.map(|h| f64::from(h) / REPEATS as f64);
         let all = shares.iter().sum::<f64>() / 3.0;
-        println!("between {between}, within {within}: {shares:?}, {all}");
         assert!(
             (0.85..=0.95).contains(&all),
             "between {between}, within {within}: {shares:?}"

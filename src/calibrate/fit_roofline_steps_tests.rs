@@ -100,9 +100,8 @@ fn without_noise_known_parameters_come_back_to_a_millionth() {
     for (j, param) in found.responsive.iter().enumerate() {
         let claimed = found.posterior.covariance[[j, j]].sqrt();
         let off = (found.parameters[*param] / truth[*param] - 1.0).abs();
-        println!("{} {off:.2e} claimed {claimed:.2e}", param.spec().name);
-        // What the fit itself claims to know this well.
-        if claimed < 1e-6 {
+        // What the fit itself claims to know: its least scatter of 1e-7, over many steps and weak slopes.
+        if claimed < 1e-5 {
             assert!(off < 1e-6, "{} is off by {off:e}", param.spec().name);
             told.push(*param);
         }
@@ -127,7 +126,6 @@ fn noisy_steps_give_intervals_that_hold_the_truth_and_the_same_seed_the_same_dra
             (p.interval_90.0..=p.interval_90.1).contains(&value)
         })
         .count();
-    println!("{held} of {}", parameters.len());
     assert!(
         held >= 18,
         "{held} of {} intervals hold the truth",
