@@ -12,6 +12,7 @@ mod gemm;
 mod moe;
 mod prior;
 pub mod read;
+mod table;
 #[cfg(test)]
 mod tests;
 

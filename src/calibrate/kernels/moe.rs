@@ -14,6 +14,9 @@ use crate::steptime::roofline::join;
 const MOST_TOKENS: f64 = 16384.0;
 /// Narrower slices of experts are not what anyone serves.
 const LEAST_WIDTH: f64 = 128.0;
+/// What tells the Nemotron shapes apart, see [`gated`].
+const LATENT_HIDDEN: f64 = 2688.0;
+const LATENT_PER_TOKEN: f64 = 22.0;
 
 struct Layer {
     compute_s: f64,
@@ -114,7 +117,7 @@ pub fn experts(rows: &[Experts], device: &Device) -> Option<PartFit> {
 /// Whether an expert has three matrices. The tables do not say; the Nemotron shapes among them (hidden 2688, or 22
 /// experts a token) have two and work in a smaller latent space.
 fn gated(r: &Experts) -> bool {
-    r.hidden != 2688.0 && r.per_token != 22.0
+    r.hidden != LATENT_HIDDEN && r.per_token != LATENT_PER_TOKEN
 }
 
 fn regime(r: &Experts) -> String {

@@ -55,7 +55,7 @@ impl KernelFit {
                     value,
                     unit: spec.unit.into(),
                     log_sd,
-                    interval_90: (value / far, value * far),
+                    interval_90: ((value / far).max(spec.bounds.0), (value * far).min(spec.bounds.1)),
                     prior: spec.prior,
                     prior_log_sd: spec.prior_log_sd,
                     identified: found.is_some(),

@@ -5,16 +5,14 @@
 //! same key twice become one row with their median.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use parquet::file::reader::{FileReader, SerializedFileReader};
-use parquet::record::{Field, Row};
+use parquet::record::Field;
 use sha2::{Digest, Sha256};
 
 use super::DataTable;
-use crate::calibrate::robust::median;
+use super::table::{Table, broken};
 use crate::input::InputError;
 
 /// Names of the tables that are understood.
@@ -31,8 +29,6 @@ const MAX_TABLE_BYTES: u64 = 256 << 20;
 const MAX_DEPTH: usize = 8;
 /// Bytes of an element of the messages of the all-reduce tables: bf16 throughout.
 const MESSAGE_ELEMENT_BYTES: f64 = 2.0;
-/// No kernel takes this long; a table in other units than milliseconds does.
-const MAX_SECONDS: f64 = 60.0;
 
 /// A matrix product of (m, k) and (k, n).
 #[derive(Debug, Clone, PartialEq)]
@@ -225,7 +221,7 @@ fn read_table(
     Ok(DataTable {
         file: shown(folder, path),
         sha256: Some(sha256),
-        rows: table.rows.len() as u64,
+        rows: table.len() as u64,
         used,
         left_out: None,
     })
@@ -251,158 +247,6 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>, InputError> {
         );
     }
     std::fs::read(path).map_err(|e| InputError::in_file(path, format!("cannot be read ({e})")))
-}
-
-fn broken(path: &Path, why: impl std::fmt::Display) -> InputError {
-    InputError::in_file(path, format!("is not a whole Parquet file ({why})"))
-        .allowed("the file may have been cut off while it was copied, or be a pointer to it: fetch it again")
-}
-
-/// A table in memory.
-struct Table {
-    path: PathBuf,
-    columns: Vec<String>,
-    rows: Vec<Row>,
-}
-
-impl Table {
-    fn read(path: &Path) -> Result<Self, InputError> {
-        let file =
-            File::open(path).map_err(|e| InputError::in_file(path, format!("cannot be opened ({e})")))?;
-        let reader = SerializedFileReader::new(file).map_err(|e| broken(path, e))?;
-        let columns = reader
-            .metadata()
-            .file_metadata()
-            .schema()
-            .get_fields()
-            .iter()
-            .map(|f| f.name().to_owned())
-            .collect();
-        let rows = reader
-            .get_row_iter(None)
-            .map_err(|e| broken(path, e))?
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|e| broken(path, e))?;
-        if rows.is_empty() {
-            return Err(InputError::in_file(path, "holds no rows").allowed("fetch the table again"));
-        }
-        Ok(Self {
-            path: path.to_owned(),
-            columns,
-            rows,
-        })
-    }
-
-    fn column(&self, name: &str) -> Result<usize, InputError> {
-        self.optional(name).ok_or_else(|| {
-            InputError::in_file(&self.path, format!("has no column '{name}'"))
-                .allowed(format!("its columns are {}", self.columns.join(", ")))
-                .nearest_of(name, self.columns.iter().map(String::as_str))
-        })
-    }
-
-    fn optional(&self, name: &str) -> Option<usize> {
-        self.columns.iter().position(|c| c == name)
-    }
-
-    fn field(&self, row: usize, column: usize) -> Option<&Field> {
-        self.rows[row].get_column_iter().nth(column).map(|(_, f)| f)
-    }
-
-    fn error(&self, row: usize, column: usize, found: &str, allowed: &str) -> InputError {
-        InputError::in_file(&self.path, format!("'{}' is {found}", self.columns[column]))
-            .at(format!("row {}", row + 1))
-            .allowed(allowed)
-    }
-
-    /// A number above zero.
-    fn positive(&self, row: usize, column: usize) -> Result<f64, InputError> {
-        let value = match self.field(row, column) {
-            Some(Field::Long(v)) => *v as f64,
-            Some(Field::Int(v)) => f64::from(*v),
-            Some(Field::Double(v)) => *v,
-            Some(Field::Float(v)) => f64::from(*v),
-            None | Some(Field::Null) => f64::NAN,
-            Some(other) => return Err(self.error(row, column, &format!("'{other}'"), "a number above 0")),
-        };
-        if value.is_finite() && value > 0.0 {
-            Ok(value)
-        } else {
-            Err(self.error(row, column, &value.to_string(), "a finite number above 0"))
-        }
-    }
-
-    fn text(&self, row: usize, column: usize) -> Result<&str, InputError> {
-        match self.field(row, column) {
-            Some(Field::Str(text)) => Ok(text),
-            _ => Err(self.error(row, column, "not text", "a text")),
-        }
-    }
-
-    /// Latency in seconds; the tables give milliseconds.
-    fn seconds(&self, row: usize, column: usize) -> Result<f64, InputError> {
-        let seconds = self.positive(row, column)? * 1e-3;
-        if seconds > MAX_SECONDS {
-            let found = format!("{} ms", seconds * 1e3);
-            return Err(self.error(
-                row,
-                column,
-                &found,
-                "milliseconds of one kernel, at most a minute",
-            ));
-        }
-        Ok(seconds)
-    }
-
-    fn devices(&self) -> Result<BTreeSet<String>, InputError> {
-        let Some(column) = self.optional("device") else {
-            return Ok(BTreeSet::new());
-        };
-        (0..self.rows.len())
-            .map(|r| self.text(r, column).map(str::to_owned))
-            .collect()
-    }
-
-    /// One row a key, with the median of the seconds of all rows of that key, in the order of the keys.
-    fn grouped<const N: usize>(
-        &self,
-        texts: &[&str],
-        numbers: [&str; N],
-        wanted: impl Fn(&Self, usize) -> Result<bool, InputError>,
-    ) -> Result<Vec<(Vec<String>, [f64; N], f64)>, InputError> {
-        let latency = self.column("latency")?;
-        let text_columns = texts
-            .iter()
-            .map(|t| self.column(t))
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut columns = [0; N];
-        for (place, name) in columns.iter_mut().zip(numbers) {
-            *place = self.column(name)?;
-        }
-        let mut groups: BTreeMap<(Vec<String>, [u64; N]), Vec<f64>> = BTreeMap::new();
-        for row in 0..self.rows.len() {
-            if !wanted(self, row)? {
-                continue;
-            }
-            let mut key = Vec::with_capacity(texts.len());
-            for &column in &text_columns {
-                key.push(self.text(row, column)?.to_owned());
-            }
-            let mut sizes = [0; N];
-            for (size, &column) in sizes.iter_mut().zip(&columns) {
-                // Sizes are whole numbers: their bits order and compare as they do.
-                *size = self.positive(row, column)?.to_bits();
-            }
-            groups
-                .entry((key, sizes))
-                .or_default()
-                .push(self.seconds(row, latency)?);
-        }
-        Ok(groups
-            .into_iter()
-            .filter_map(|((key, sizes), times)| Some((key, sizes.map(f64::from_bits), median(&times)?)))
-            .collect())
-    }
 }
 
 fn gemms(table: &Table) -> Result<Vec<Gemm>, InputError> {
@@ -480,7 +324,7 @@ fn experts(table: &Table) -> Result<Vec<Experts>, InputError> {
             "topk",
             "num_experts",
         ],
-        |t, row| Ok(t.positive(row, ep)? == 1.0 && t.positive(row, tp)? >= 1.0),
+        |t, row| Ok(t.positive(row, ep)? <= 1.0 && t.positive(row, tp)? >= 1.0),
     )?;
     Ok(rows
         .into_iter()

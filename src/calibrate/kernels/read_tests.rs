@@ -1,4 +1,5 @@
 use super::*;
+use std::fs::File;
 use std::sync::Arc;
 
 use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
@@ -140,9 +141,16 @@ fn a_decode_row_looks_at_its_context_and_itself_and_windows_are_left_out() {
         ],
     );
     let rows = read_folder(dir.path()).unwrap();
-    assert_eq!(rows.generation.len(), 1);
-    assert_eq!(rows.generation[0].tokens, 1024.0);
-    assert_eq!(rows.generation[0].seconds, 0.015 * 1e-3);
+    let expected = Attention {
+        kv_dtype: "fp8".into(),
+        sequences: 2.0,
+        tokens: 1024.0,
+        heads: 32.0,
+        kv_heads: 8.0,
+        head_dim: 128.0,
+        seconds: 0.015 * 1e-3,
+    };
+    assert_eq!(rows.generation, [expected]);
 }
 
 #[test]
