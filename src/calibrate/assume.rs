@@ -9,13 +9,14 @@ use super::manifest::{
     CaptureManifest, CaptureMode, ClockSide, EffectiveKnobs, Machine, OfferedLoad, Served, SpeedProbe,
 };
 use super::rows::CaptureRequest;
+use super::served::{dtype_of, kv_dtype_of};
 use crate::engine::vllm::Policy;
 use crate::engine::vllm::version::VERSIONS;
 use crate::input::{InputError, read_text};
 use crate::kv::MAX_BLOCKS;
 use crate::profile::catalog;
 use crate::scenario::quantity::Finite;
-use crate::scenario::schema::{DtypeChoice, Engine, KvDtypeChoice, Parallel, System};
+use crate::scenario::schema::{Engine, Parallel, System};
 use crate::scenario::{ResolvedSystem, resolve_system};
 
 /// Keys of `engine_effective` that are understood.
@@ -136,27 +137,27 @@ pub(super) struct RawManifest {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-struct RawKnobs {
-    max_num_seqs: Option<u32>,
-    max_num_batched_tokens: Option<u32>,
-    max_model_len: Option<u32>,
-    block_size: Option<u32>,
-    num_gpu_blocks: Option<u32>,
-    usable_blocks: Option<u32>,
-    enable_prefix_caching: Option<bool>,
-    enable_chunked_prefill: Option<bool>,
-    long_prefill_token_threshold: Option<u32>,
-    policy: Option<Policy>,
-    async_scheduling: Option<bool>,
-    scheduler_reserve_full_isl: Option<bool>,
-    watermark: Option<f64>,
-    enforce_eager: Option<bool>,
-    gpu_memory_utilization: Option<f64>,
-    tensor_parallel_size: Option<u32>,
-    pipeline_parallel_size: Option<u32>,
-    data_parallel_size: Option<u32>,
-    dtype: Option<String>,
-    kv_cache_dtype: Option<String>,
+pub(super) struct RawKnobs {
+    pub(super) max_num_seqs: Option<u32>,
+    pub(super) max_num_batched_tokens: Option<u32>,
+    pub(super) max_model_len: Option<u32>,
+    pub(super) block_size: Option<u32>,
+    pub(super) num_gpu_blocks: Option<u32>,
+    pub(super) usable_blocks: Option<u32>,
+    pub(super) enable_prefix_caching: Option<bool>,
+    pub(super) enable_chunked_prefill: Option<bool>,
+    pub(super) long_prefill_token_threshold: Option<u32>,
+    pub(super) policy: Option<Policy>,
+    pub(super) async_scheduling: Option<bool>,
+    pub(super) scheduler_reserve_full_isl: Option<bool>,
+    pub(super) watermark: Option<f64>,
+    pub(super) enforce_eager: Option<bool>,
+    pub(super) gpu_memory_utilization: Option<f64>,
+    pub(super) tensor_parallel_size: Option<u32>,
+    pub(super) pipeline_parallel_size: Option<u32>,
+    pub(super) data_parallel_size: Option<u32>,
+    pub(super) dtype: Option<String>,
+    pub(super) kv_cache_dtype: Option<String>,
 }
 
 /// The knobs of a live server as its probe writes them.
@@ -338,7 +339,7 @@ impl RawKnobs {
         }
     }
 
-    fn engine(&self, vllm: &str) -> Engine {
+    pub(super) fn engine(&self, vllm: &str) -> Engine {
         Engine {
             version: Some(vllm.split('+').next().unwrap_or_default().to_owned()),
             max_num_seqs: self.max_num_seqs,
@@ -412,90 +413,12 @@ fn fill(
     .complete())
 }
 
-/// vLLM's names of number formats to ours.
-fn dtype_of(path: &Path, served: &Served) -> Result<Option<DtypeChoice>, InputError> {
-    let name = match served.dtype.as_deref() {
-        Some("bfloat16") => "bf16",
-        Some("float16" | "half") => "fp16",
-        Some("fp8_e4m3" | "fp8_e5m2") => "fp8",
-        Some(name) => name,
-        None => return Ok(None),
-    };
-    choice(
-        path,
-        "dtype",
-        name,
-        "auto, bf16, fp16, fp8, int8, int4, mxfp4, nvfp4",
-    )
-}
-
-fn kv_dtype_of(path: &Path, served: &Served) -> Result<Option<KvDtypeChoice>, InputError> {
-    let name = match served.kv_dtype.as_deref() {
-        Some("bfloat16" | "float16" | "fp16" | "half") => "bf16",
-        Some("fp8_e4m3" | "fp8_e5m2" | "fp8_inc") => "fp8",
-        Some(name) => name,
-        None => return Ok(None),
-    };
-    choice(path, "kv_dtype", name, "auto, bf16, fp8")
-}
-
-fn choice<T: serde::de::DeserializeOwned>(
-    path: &Path,
-    key: &str,
-    name: &str,
-    known: &str,
-) -> Result<Option<T>, InputError> {
-    serde_json::from_value(Value::String(name.to_ascii_lowercase()))
-        .map(Some)
-        .map_err(|_| {
-            InputError::in_file(path, format!("unknown number format '{name}'"))
-                .at(key)
-                .allowed(known)
-                .nearest_of(name, known.split(", "))
-        })
-}
-
-/// Everything about the system of a capture whose knobs are known: its profiles, its memory and, where both
-/// device and model have a profile, its deployment.
-pub(super) fn system_of(manifest: &CaptureManifest, path: &Path) -> Result<ResolvedSystem, InputError> {
-    let served = &manifest.served;
-    let base = path.parent().unwrap_or(Path::new(""));
-    let (accelerator, model) = profiles(served, base, &mut Vec::new());
-    let k = &manifest.engine_effective;
-    let knobs = RawKnobs {
-        max_num_seqs: Some(k.max_num_seqs),
-        max_num_batched_tokens: Some(k.max_num_batched_tokens),
-        max_model_len: Some(k.max_model_len),
-        block_size: Some(k.block_size),
-        num_gpu_blocks: Some(k.num_gpu_blocks),
-        enable_prefix_caching: Some(k.enable_prefix_caching),
-        enable_chunked_prefill: Some(k.enable_chunked_prefill),
-        long_prefill_token_threshold: Some(k.long_prefill_token_threshold),
-        policy: Some(k.policy),
-        async_scheduling: k.async_scheduling,
-        ..RawKnobs::default()
-    };
-    let mut engine = knobs.engine(&manifest.vllm);
-    engine.enforce_eager = k.enforce_eager;
-    let system = System {
-        model,
-        accelerator,
-        engine,
-        dtype: dtype_of(path, served)?,
-        kv_dtype: kv_dtype_of(path, served)?,
-        parallel: Parallel {
-            tp: served.tensor_parallel_size,
-            pp: served.pipeline_parallel_size,
-            dp: None,
-            ep: served.expert_parallel_size,
-        },
-        ..System::default()
-    };
-    resolve_system(system, &path.display().to_string(), base)
-}
-
 /// The profiles that the manifest names and the catalog has.
-fn profiles(served: &Served, base: &Path, assumptions: &mut Vec<String>) -> (Option<String>, Option<String>) {
+pub(super) fn profiles(
+    served: &Served,
+    base: &Path,
+    assumptions: &mut Vec<String>,
+) -> (Option<String>, Option<String>) {
     let mut known = |kind: &str, name: &Option<String>, error: Option<InputError>| match error {
         None => name.clone(),
         Some(_) => {

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::assume::{RawManifest, TimeUnit, system_of};
+use super::assume::{RawManifest, TimeUnit};
 use super::manifest::{CaptureManifest, CaptureMode};
 use super::plausible;
 use super::rows::{CLOCK_ROUNDING_S, CaptureRequest, CaptureStep, read_requests, read_steps};
+use super::served::system_of;
 use crate::engine::vllm::VllmConfig;
 use crate::input::{InputError, first_existing, read_text};
 use crate::scenario::ResolvedSystem;
