@@ -390,3 +390,7 @@ pub(super) fn draw(
         })
         .collect()
 }
+
+#[cfg(test)]
+#[path = "fit_runs_tests.rs"]
+mod tests;

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use rand::RngExt;
+use rayon::prelude::*;
+
 use super::front_end::front_end_times;
 use super::host::fit_host;
 use super::observe::Capture;
@@ -9,6 +12,7 @@ use super::repeats::spreads_of_repeats;
 use super::robust::{self, RobustFit, RunSteps};
 use super::{errors, stalls};
 use crate::input::InputError;
+use crate::rng::{Purpose, stream};
 use crate::steptime::fit_file::{
     DataRun, FIT_FORMAT, Fit, HeldOut, Parameter, RunError, SpeedProbeFit, parameters,
 };
@@ -120,6 +124,11 @@ pub fn fit_steps(
         fitted_with: concat!("kneeboard ", env!("CARGO_PKG_VERSION")).to_owned(),
         target: "seconds of a whole engine step by the wall clock, t_end_s - t_start_s".to_owned(),
         parameters: with_ranges(&fitted, &folds),
+        draws: if options.hold_out {
+            draws(&runs, fitted.knee)
+        } else {
+            Vec::new()
+        },
         hull: Hull::of(runs.iter().flat_map(|r| &r.batches)),
         host: fit_host(captures),
         front_end: front_end_times(captures),
@@ -320,6 +329,32 @@ fn with_ranges(fitted: &RobustFit, folds: &[Fold]) -> Vec<Parameter> {
         }
     }
     all
+}
+
+/// Vectors that a fit draws from resampled runs.
+const DRAWS: u64 = 16;
+/// Seed of the resampling.
+const SEED: u64 = 1;
+
+/// Fits to resampled runs with the same knee; none for a single run, which resampling returns unchanged.
+fn draws(runs: &[RunSteps], knee: u32) -> Vec<Vec<f64>> {
+    if runs.len() < 2 {
+        return Vec::new();
+    }
+    (0..DRAWS)
+        .into_par_iter()
+        .filter_map(|index| {
+            let mut rng = stream(SEED, Purpose::Bootstrap, index);
+            let chosen: Vec<&RunSteps> = (0..runs.len())
+                .map(|_| &runs[rng.random_range(0..runs.len())])
+                .collect();
+            let fitted = robust::fit_near(&chosen, knee);
+            // The runs drawn may hold no usable model, as when all are of one kind of batch and odd.
+            FittedStepTime::new(fitted.coefficients, fitted.knee).ok()?;
+            let knee = f64::from(fitted.knee);
+            Some(fitted.coefficients.into_iter().chain([knee]).collect())
+        })
+        .collect()
 }
 
 fn data_rows(

@@ -19,7 +19,7 @@ fn captures(role: &str) -> Vec<Capture> {
 }
 
 fn shipped_fit() -> (Fit, FittedStepTime) {
-    let path = shipped().join("fits/cpu-small-vllm-0.32.yaml");
+    let path = shipped().join("fits/vllm-cpu.yaml");
     let fit = Fit::read(&path).unwrap();
     let model = fit.model(&path).unwrap();
     (fit, model)

@@ -170,25 +170,29 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Of the completed requests that count.
+    /// Latencies of the completed requests that count; throughput of all.
     pub fn of(record: &RunRecord, counted: &[bool]) -> Self {
         let mut samples = Self::default();
         let (mut tokens, mut last) = (0u64, SimTime::ZERO);
         for (request, counts) in record.requests.iter().zip(counted) {
-            if !counts || request.status != Status::Completed {
+            if request.status != Status::Completed {
                 continue;
             }
             let Some((ttft, span, n)) = times(request) else {
                 continue;
             };
+            // Throughput is of the whole run: requests that count in no latency took their share of its time.
+            tokens += u64::from(n);
+            last = last.max(request.last_token.unwrap_or_default());
+            if !counts {
+                continue;
+            }
             let gaps = f64::from(n.saturating_sub(1));
             samples.ttft.push(ttft);
             samples.e2e.push(ttft + span);
             if n > 1 {
                 samples.tpot.push(span / gaps);
             }
-            tokens += u64::from(n);
-            last = last.max(request.last_token.unwrap_or_default());
         }
         for list in [&mut samples.ttft, &mut samples.tpot, &mut samples.e2e] {
             list.sort_unstable_by(f64::total_cmp);

@@ -272,6 +272,11 @@ fn system(
 fn load(row: &Row<'_>) -> Result<LoadModel, InputError> {
     let concurrency = optional_count(row, "max_concurrency")?;
     let rate = optional_number(row, "request_rate")?;
+    if rate.is_some_and(|r| !(1e-6..=1e6).contains(&r)) {
+        return Err(row
+            .cell_error("request_rate", row.text("request_rate"))
+            .allowed("requests a second, above 0; nothing for a closed loop"));
+    }
     match (row.text("load"), concurrency, rate) {
         ("closed" | "closed-loop", Some(concurrency), _) | ("", Some(concurrency), None) => {
             Ok(LoadModel::ClosedLoop {
@@ -358,7 +363,7 @@ fn requests(
             .cell_error("num_prompts", count.to_string())
             .allowed(format!("at most {MAX_PROMPTS}")));
     }
-    let rate = optional_number(row, "request_rate")?.filter(|r| *r > 0.0);
+    let rate = optional_number(row, "request_rate")?;
     let gaps = Exp::new(rate.unwrap_or(1.0)).map_err(|e| row.cell_error("request_rate", e.to_string()))?;
     let mut lengths = stream(SEED, Purpose::Lengths, 0);
     let mut arrivals = stream(SEED, Purpose::Arrivals, 0);
@@ -399,8 +404,8 @@ const MAX_PROMPTS: u32 = 1_000_000;
 fn observations(row: &Row<'_>, stat: Stat, n: usize) -> Result<Vec<Observation>, InputError> {
     let mut out = Vec::new();
     for (column, metric, per_unit, range) in [
-        ("ttft_ms", Metric::Ttft, 1e-3, (0.1, 3.6e6)),
-        ("tpot_ms", Metric::Tpot, 1e-3, (0.05, 1e4)),
+        ("ttft_ms", Metric::Ttft, 1e-3, (1.0, 3.6e6)),
+        ("tpot_ms", Metric::Tpot, 1e-3, (0.5, 1e4)),
         ("e2e_ms", Metric::E2e, 1e-3, (1.0, 3.6e7)),
         ("throughput_tok_s", Metric::OutputThroughput, 1.0, (1e-3, 1e8)),
     ] {
@@ -431,16 +436,52 @@ fn observations(row: &Row<'_>, stat: Stat, n: usize) -> Result<Vec<Observation>,
             log_sd,
         });
     }
-    let of = |m: Metric| out.iter().find(|o| o.figure.metric == m).map(|o| o.value);
-    if let (Some(tpot), Some(e2e)) = (of(Metric::Tpot), of(Metric::E2e))
-        && e2e < tpot
-    {
-        return Err(row
-            .cell_error("e2e_ms", "is shorter than the time of one token")
-            .allowed("the same unit as tpot_ms"));
-    }
+    same_units(row, &out)?;
     Ok(out)
 }
+
+/// Latencies of one row beside each other: seconds among milliseconds stand out, whatever the machine.
+fn same_units(row: &Row<'_>, observed: &[Observation]) -> Result<(), InputError> {
+    let of = |m: Metric| observed.iter().find(|o| o.figure.metric == m).map(|o| o.value);
+    let (ttft, tpot, e2e) = (of(Metric::Ttft), of(Metric::Tpot), of(Metric::E2e));
+    let wrong = |column: &str, found: &str| {
+        Err(row.cell_error(column, found).allowed(
+            "milliseconds in every latency column, as their names say: are these seconds, or is another column?",
+        ))
+    };
+    // A prompt's first step takes about as long as a step that decodes, or longer.
+    if ttft
+        .zip(tpot)
+        .is_some_and(|(ttft, tpot)| ttft < LEAST_TTFT * tpot)
+    {
+        return wrong("ttft_ms", "is far shorter than the time of one token");
+    }
+    let tokens = f64::from(needed_count(row, "output_len")?) - 1.0;
+    let parts = match (ttft, tpot) {
+        (Some(ttft), Some(tpot)) => ttft + tokens * tpot,
+        (Some(ttft), None) => ttft,
+        (None, Some(tpot)) => tokens * tpot,
+        (None, None) => 0.0,
+    };
+    if e2e.is_some_and(|e2e| e2e * UNLIKE < parts) {
+        return wrong(
+            "e2e_ms",
+            "is far shorter than the times to the first token and between tokens",
+        );
+    }
+    if ttft.is_some() && tpot.is_some() && e2e.is_some_and(|e2e| e2e > UNLIKE * parts) {
+        return wrong(
+            "e2e_ms",
+            "is far longer than the times to the first token and between tokens",
+        );
+    }
+    Ok(())
+}
+
+/// Share of a token's time below which a time to first token is no such.
+const LEAST_TTFT: f64 = 0.1;
+/// Factor by which one statistic of a sum may differ from the sum of its parts' (a p99 of one, a mean of the other).
+const UNLIKE: f64 = 20.0;
 
 fn optional_number(row: &Row<'_>, column: &'static str) -> Result<Option<f64>, InputError> {
     let text = row.text(column);
@@ -458,6 +499,7 @@ fn optional_number(row: &Row<'_>, column: &'static str) -> Result<Option<f64>, I
 fn optional_count(row: &Row<'_>, column: &'static str) -> Result<Option<u32>, InputError> {
     match optional_number(row, column)? {
         None => Ok(None),
+        // Tables of data frames write whole numbers as 16.0.
         Some(v) if (1.0..=1e9).contains(&v) && v.fract() <= 0.0 => Ok(Some(v as u32)),
         Some(v) => Err(row
             .cell_error(column, v.to_string())
@@ -471,3 +513,7 @@ fn needed_count(row: &Row<'_>, column: &'static str) -> Result<u32, InputError> 
             .allowed("a whole number from 1")
     })
 }
+
+#[cfg(test)]
+#[path = "points_tests.rs"]
+mod tests;

@@ -73,6 +73,11 @@ pub fn fit(runs: &[&RunSteps]) -> RobustFit {
     fit_with_knee(runs, knee, MAX_ROUNDS)
 }
 
+/// A quick fit with a knee that is known.
+pub fn fit_near(runs: &[&RunSteps], knee: u32) -> RobustFit {
+    fit_with_knee(runs, knee, SEARCH_ROUNDS)
+}
+
 /// Iteratively reweighted least squares with Huber's weights on relative residuals.
 fn fit_with_knee(runs: &[&RunSteps], knee: u32, rounds: usize) -> RobustFit {
     let rows: Vec<Row> = runs

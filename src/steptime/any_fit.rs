@@ -24,6 +24,6 @@ impl AnyFit {
         if text.lines().any(|l| l.trim_end() == "form: roofline") {
             return Ok(Self::Roofline(Box::new(RooflineFit::from_text(&text, path)?)));
         }
-        Ok(Self::Linear(Box::new(Fit::read(path)?)))
+        Ok(Self::Linear(Box::new(Fit::from_text(&text, path)?)))
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fitted::{FittedStepTime, TERM_NAMES, TERMS};
 use super::hull::{Hull, axis_names};
+use super::seal::{seal, unseal};
 use crate::input::{InputError, nearest, read_text};
 
 /// The version of the fit file's format.
@@ -26,6 +27,9 @@ pub struct Fit {
     pub target: String,
     /// The coefficients and the knee.
     pub parameters: Vec<Parameter>,
+    /// Parameter vectors of fits to resampled runs: the coefficients and the knee, in the order of `parameters`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub draws: Vec<Vec<f64>>,
     /// Batches the fit has seen.
     pub hull: Hull,
     /// Host times between steps.
@@ -262,17 +266,57 @@ impl Fit {
     /// # Errors
     /// [`InputError`] with the place of what is missing, unknown or out of range.
     pub fn read(path: &Path) -> Result<Self, InputError> {
-        let fit: Self = serde_saphyr::from_str(&read_text(path)?).map_err(|e| yaml_error(path, &e))?;
+        Self::from_text(&read_text(path)?, path)
+    }
+
+    /// A fit out of a file's text; `path` is for errors. Files of before there were checksums have none.
+    ///
+    /// # Errors
+    /// As [`Fit::read`].
+    pub fn from_text(text: &str, path: &Path) -> Result<Self, InputError> {
+        let body = unseal(text, path)?.unwrap_or(text);
+        let fit: Self = serde_saphyr::from_str(body).map_err(|e| yaml_error(path, &e))?;
         fit.check(path)?;
         Ok(fit)
     }
 
-    /// The file's text.
+    /// The file's text, sealed.
     ///
     /// # Errors
     /// A message when a value cannot be written as YAML.
     pub fn to_yaml(&self) -> Result<String, String> {
-        serde_saphyr::to_string(self).map_err(|e| e.to_string())
+        serde_saphyr::to_string(self)
+            .map(|body| seal(&body))
+            .map_err(|e| e.to_string())
+    }
+
+    /// The models of the draws.
+    ///
+    /// # Errors
+    /// [`InputError`] for a draw that is no model; `path` is for errors.
+    pub fn drawn_models(&self, path: &Path) -> Result<Vec<FittedStepTime>, InputError> {
+        self.draws
+            .iter()
+            .enumerate()
+            .map(|(index, draw)| {
+                let wrong = |found: String| {
+                    InputError::in_file(path, found)
+                        .at(format!("draws[{index}]"))
+                        .allowed(format!(
+                            "{TERMS} coefficients and a whole number of rows, each at least 0"
+                        ))
+                };
+                let (coefficients, knee) = match draw.split_last() {
+                    Some((knee, c)) if c.len() == TERMS => (c, *knee),
+                    _ => return Err(wrong(format!("{} numbers", draw.len()))),
+                };
+                if !(0.0..=f64::from(u32::MAX)).contains(&knee) || knee.fract() > 0.0 {
+                    return Err(wrong(format!("{knee} is not a number of rows")));
+                }
+                let coefficients = std::array::from_fn(|k| coefficients[k]);
+                FittedStepTime::new(coefficients, knee as u32).map_err(|e| wrong(e.to_string()))
+            })
+            .collect()
     }
 
     fn check(&self, path: &Path) -> Result<(), InputError> {
@@ -311,6 +355,7 @@ impl Fit {
             }
         }
         self.check_numbers(path)?;
+        self.drawn_models(path)?;
         self.model(path).map(|_| ())
     }
 

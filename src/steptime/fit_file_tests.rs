@@ -8,6 +8,7 @@ fn fit() -> Fit {
         fitted_with: "kneeboard 0".into(),
         target: "seconds".into(),
         parameters: parameters(&[8e-3, 0.0, 2e-4, 1e-7, 0.0, 3e-4, 0.0, 6e-7], 4),
+        draws: vec![vec![7e-3, 0.0, 2e-4, 1e-7, 0.0, 3e-4, 0.0, 6e-7, 4.0]],
         hull: Hull::of([&batch]),
         host: HostFit::default(),
         front_end: None,

@@ -12,6 +12,7 @@ pub mod linear;
 pub mod parameters;
 pub mod roofline;
 pub mod roofline_fit;
+pub mod seal;
 
 pub use any_fit::AnyFit;
 pub use batch::{BatchShape, RowShape};

@@ -6,17 +6,15 @@ use std::path::Path;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::deployment::Deployment;
 use super::parameters::{PARAMS, Param, Parameters, SPECS};
+use super::seal::{require_seal, seal};
 use crate::input::{InputError, read_text};
 use crate::yaml;
 
 /// The version of the file's format.
 pub const ROOFLINE_FIT_FORMAT: u32 = 2;
-/// What the line with the checksum begins with; it is the last of the file.
-const SEAL: &str = "checksum: sha256-";
 
 /// A fit of the roofline's parameters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -206,7 +204,7 @@ impl RooflineFit {
     /// # Errors
     /// As [`RooflineFit::read`].
     pub fn from_text(text: &str, path: &Path) -> Result<Self, InputError> {
-        let body = unseal(text, path)?;
+        let body = require_seal(text, path)?;
         let fit: Self = yaml::parse(body, &path.display().to_string())?;
         fit.check(path)?;
         Ok(fit)
@@ -336,38 +334,6 @@ impl RooflineFit {
     }
 }
 
-/// `body` with the line that seals it.
-pub fn seal(body: &str) -> String {
-    let digest: String = Sha256::digest(body.as_bytes())
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect();
-    format!("{body}{SEAL}{digest}\n")
-}
-
-/// What a seal stands under.
-///
-/// # Errors
-/// [`InputError`] when there is none, or when it belongs to another text.
-pub fn unseal<'a>(text: &'a str, path: &Path) -> Result<&'a str, InputError> {
-    let how = "a fit as the program wrote it: make it anew with its `command`, or take the original";
-    let Some(at) = text
-        .rfind(SEAL)
-        .filter(|&at| at == 0 || text.as_bytes()[at - 1] == b'\n')
-    else {
-        return Err(
-            InputError::in_file(path, "has no checksum: it is cut off or no fit")
-                .at("checksum")
-                .allowed(how),
-        );
-    };
-    let body = &text[..at];
-    if seal(body).trim_end() == text.trim_end() {
-        return Ok(body);
-    }
-    Err(
-        InputError::in_file(path, "the checksum does not belong to this text: it was changed")
-            .at("checksum")
-            .allowed(how),
-    )
-}
+#[cfg(test)]
+#[path = "roofline_fit_tests.rs"]
+mod tests;

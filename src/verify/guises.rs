@@ -121,9 +121,15 @@ impl Guises {
             front_end: fitted_front_end(fit, path)?,
             stall,
         };
+        let drawn = fit.drawn_models(path)?;
         let others = speed_factors(GUISES, fit.speed_log_sd().unwrap_or(UNTESTED_SPEED))
             .into_iter()
-            .map(|speed| MachineModel {
+            .enumerate()
+            .map(|(i, speed)| MachineModel {
+                step_time: match drawn.get(i % drawn.len().max(1)) {
+                    Some(model) => Arc::new(model.shifted(shift_s)),
+                    None => best.step_time.clone(),
+                },
                 speed,
                 ..best.clone()
             })
@@ -251,3 +257,7 @@ impl Guises {
             .unwrap_or(self.otherwise)
     }
 }
+
+#[cfg(test)]
+#[path = "guises_tests.rs"]
+mod tests;

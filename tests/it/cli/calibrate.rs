@@ -90,3 +90,76 @@ fn a_fit_that_cannot_be_written_is_an_error_with_its_path() {
         ended.stderr
     );
 }
+
+/// An accelerator profile with the figures that a roofline needs; what one core does is guessed.
+const CORE: &str = "kneeboard_profile: 1\nkind: accelerator\nname: core\ndescription: one core\nplatform: cpu\n\
+                    sources: {guess: a guess for a test}\nmemory_bandwidth_gb_s: {value: 20, source: guess}\n\
+                    bf16_tflops: {value: 0.4, source: guess}\n";
+
+#[test]
+fn steps_fit_the_roofline_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let (core, fit) = (dir.path().join("core.yaml"), dir.path().join("fit.yaml"));
+    std::fs::write(&core, CORE).unwrap();
+    let (a, b) = (capture("fit/prefix-on"), capture("fit/serve-s4-b256"));
+    let line = "calibrate steps {} {} --form roofline --model kneeboard-small --accelerator {} -o {} --json";
+    let json = run_line(line, &[&a, &b, &core, &fit]).with_code(0).json();
+    assert_eq!(
+        (&json["form"], &json["door"]),
+        (&"roofline".into(), &"steps".into())
+    );
+    assert_eq!(json["speaks_for"]["models"][0], "kneeboard-small");
+    assert_eq!(json["data"].as_array().unwrap().len(), 3);
+    let of = |what: &str| -> Vec<&serde_json::Value> {
+        let rows = json["held_out"].as_array().unwrap().iter();
+        rows.filter(|e| e["of"] == what && e["stat"] == "sum").collect()
+    };
+    let left = of("run serve-s4-b256/r6");
+    assert_eq!(left.len(), 1, "{json}");
+    assert!(left[0]["rel_error"].as_f64().unwrap().abs() < 0.3, "{}", left[0]);
+    let first = std::fs::read(&fit).unwrap();
+    run_line(&format!("{line} --overwrite"), &[&a, &b, &core, &fit]).with_code(0);
+    assert_eq!(
+        std::fs::read(&fit).unwrap(),
+        first,
+        "the same captures give the same bytes"
+    );
+    // What was written is what other commands read.
+    let held_out = capture("holdout/serve-s4-b256/r4");
+    let report = run_line(
+        "compare {} --fit {} --model kneeboard-small --accelerator {} --json",
+        &[&held_out, &fit, &core],
+    )
+    .with_code(0)
+    .json();
+    let figures = report["captures"][0]["metrics"].as_array().unwrap();
+    let ttft = figures
+        .iter()
+        .find(|m| m["metric"] == "ttft_s" && m["stat"] == "p50")
+        .unwrap();
+    assert!(ttft["lo"].as_f64() < ttft["predicted"].as_f64(), "{ttft}");
+
+    let fresh = dir.path().join("other.yaml");
+    let unnamed = run_line("calibrate steps {} --form roofline -o {}", &[&a, &fresh]);
+    unnamed.refused(&["manifest.json", "does not name the model", "--model"]);
+    run_line("calibrate steps {} --model kneeboard-small -o {}", &[&a, &fresh])
+        .refused(&["--model", "--form roofline"]);
+    run_line("calibrate steps {} --form rooflin -o {}", &[&a, &fresh]).with_code(2);
+    assert!(!fresh.exists());
+}
+
+#[test]
+fn a_fit_that_was_changed_is_refused_and_one_without_a_checksum_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fit.yaml");
+    let text = std::fs::read_to_string(fit_file()).unwrap();
+    let held_out = capture("holdout/serve-s4-b256/r4");
+    let check = || run_line("calibrate check {} --fit {}", &[&held_out, &path]);
+    std::fs::write(&path, text.replace("decode_rows_knee", "decode_rows_knee ")).unwrap();
+    check().refused(&["fit.yaml", "checksum", "was changed"]);
+    let (body, _) = text.split_once("checksum: ").unwrap();
+    std::fs::write(&path, body).unwrap();
+    check().with_code(0);
+    std::fs::write(&path, body.replace("draws:\n", "draws:\n- [1, 2]\n")).unwrap();
+    check().refused(&["fit.yaml", "draws[0]", "2 numbers"]);
+}

@@ -73,7 +73,7 @@ pub fn repository(path: &str) -> PathBuf {
 }
 
 pub fn fit_file() -> PathBuf {
-    repository("calibration/fits/cpu-small-vllm-0.32.yaml")
+    repository("calibration/fits/vllm-cpu.yaml")
 }
 
 /// A shipped capture, as `holdout/serve-s4-b256/r4`.
