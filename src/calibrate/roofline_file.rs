@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use super::bootstrap::{self, scatter_of};
 use super::fit_runs::{Priors, RunFigure, RunFit};
 use super::observed::{Figure, Metric, ObservedError, ObservedRun, Stat};
+use super::robust::median;
 use crate::steptime::hull::Hull;
 use crate::steptime::parameters::{Param, Parameters, SPECS};
 use crate::steptime::roofline_fit::{
@@ -172,16 +173,15 @@ fn residuals(runs: &[ObservedRun], figures: &[RunFigure]) -> Vec<FitError> {
     let mut out: Vec<FitError> = kinds
         .into_iter()
         .map(|(metric, stat)| {
-            let mut e: Vec<f64> = single
+            let e: Vec<f64> = single
                 .iter()
                 .filter(|e| e.metric == metric && e.stat == stat)
                 .map(|e| e.rel_error)
                 .collect();
-            e.sort_by(f64::total_cmp);
             FitError {
                 of: "fitted".into(),
                 run: "all".into(),
-                rel_error: e[e.len() / 2],
+                rel_error: median(&e).unwrap_or(0.0),
                 n: e.len() as u32,
                 metric,
                 stat,

@@ -304,6 +304,14 @@ impl RooflineFit {
                     format!("{} to {}", spec.bounds.0, spec.bounds.1),
                 );
             }
+            // It serves as a prior of other fits.
+            if !(0.0..=20.0).contains(&p.log_sd) {
+                return wrong(
+                    format!("{place}.log_sd"),
+                    format!("{} is {}", p.name, p.log_sd),
+                    "0 to 20".into(),
+                );
+            }
         }
         if self.parameters.len() != PARAMS {
             return wrong(

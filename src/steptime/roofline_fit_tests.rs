@@ -115,6 +115,10 @@ fn parameters_that_are_missing_unknown_or_out_of_bounds_are_refused() {
     );
     refused(|f| f.parameters[0].value = f64::NAN, &["parameters[0].value"]);
     refused(
+        |f| f.parameters[1].log_sd = -0.2,
+        &["parameters[1].log_sd", "-0.2"],
+    );
+    refused(
         |f| f.parameters.push(f.parameters[0].clone()),
         &["parameters[22]", "more parameters"],
     );
