@@ -69,6 +69,14 @@ fn file(runs: &[ObservedRun], options: RunFitOptions) -> (RunFit, String) {
 fn recovered(runs: &[ObservedRun], fit: &RunFit, known: &[Param]) {
     let truth = truth();
     let table = parameters(&Priors::default(), fit);
+    // The search went as deep as the truth lies.
+    let log = log_priors(&Priors::default(), &fit.responsive);
+    let x: Vec<f64> = fit.responsive.iter().map(|p| truth[*p].ln()).collect();
+    let model = Model::new(runs.iter().collect(), &Priors::default(), &fit.responsive);
+    let residuals = model.at(&x).unwrap();
+    let at_truth = posterior::loss(&residuals, &vec![1.0; residuals.len()], &x, &log);
+    let deep = fit.posterior.loss;
+    assert!(deep <= at_truth + 1.0, "loss {deep}, at the truth {at_truth}");
     let outside: Vec<&str> = fit
         .responsive
         .iter()
@@ -79,7 +87,10 @@ fn recovered(runs: &[ObservedRun], fit: &RunFit, known: &[Param]) {
         })
         .map(|p| p.name.as_str())
         .collect();
-    assert!(outside.len() <= 2, "outside of their intervals: {outside:?}");
+    assert!(
+        outside.len() <= 2,
+        "outside of their intervals: {outside:?}; {table:#?}; losses {deep}, {at_truth}"
+    );
     for param in known {
         let row = &table[*param as usize];
         assert!(!outside.contains(&row.name.as_str()), "{row:?}");

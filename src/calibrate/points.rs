@@ -8,7 +8,7 @@ use rand_distr::{Distribution, Exp};
 use super::observed::{Figure, Metric, Observation, ObservedRun, Stat};
 use super::scatter::scatter;
 use super::table::{Row, Table};
-use crate::input::{InputError, read_text};
+use crate::input::{InputError, nearest, read_text};
 use crate::profile::catalog;
 use crate::rng::{Purpose, stream};
 use crate::scenario::schema::{Engine, Parallel, System};
@@ -121,11 +121,35 @@ pub fn read_points(path: &Path, defaults: &PointDefaults) -> Result<Vec<Point>, 
     let table = Table::open(path, &text, COLUMNS, |_, name| {
         matches!(name, "model" | "input_len" | "output_len")
     })?;
+    refuse_lookalikes(path, &text)?;
     let points = table.read_rows(|index, row| point(index, row, path, defaults))?;
     if points.is_empty() {
         return Err(InputError::in_file(path, "holds no row").allowed("at least one point"));
     }
     Ok(points)
+}
+
+/// Columns of no meaning here are left alone, but one that looks like a column that is absent is a slip.
+fn refuse_lookalikes(path: &Path, text: &str) -> Result<(), InputError> {
+    let header: Vec<&str> = text
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split(',')
+        .map(|c| c.trim().trim_matches('"'))
+        .collect();
+    let absent = || COLUMNS.iter().copied().filter(|c| !header.contains(c));
+    for column in header.iter().filter(|c| !COLUMNS.contains(c)) {
+        if nearest(column, absent()).is_some() {
+            return Err(
+                InputError::in_file(path, format!("the column '{column}' is not known"))
+                    .at("line 1")
+                    .allowed(COLUMNS.join(", "))
+                    .nearest_of(column, absent()),
+            );
+        }
+    }
+    Ok(())
 }
 
 fn point(index: usize, row: &Row<'_>, path: &Path, defaults: &PointDefaults) -> Result<Point, InputError> {

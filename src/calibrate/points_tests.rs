@@ -205,9 +205,12 @@ fn seconds_among_milliseconds_are_noticed() {
 #[test]
 fn columns_are_checked_before_rows() {
     let e = |text: &str| read(text).unwrap_err().to_string();
+    let slip = e("model,input_len,output_len,tpot_msec
+llama-3.1-8b,1,1,1
+");
     assert!(
-        e("model,input_len,output_len,ttft\n").contains("ttft_ms"),
-        "the nearest name"
+        slip.contains("'tpot_msec'") && slip.contains("did you mean 'tpot_ms'"),
+        "{slip}"
     );
     assert!(e("model,input_len\n").contains("output_len"));
     assert!(e("model,input_len,output_len\n").contains("holds no row"));

@@ -53,7 +53,7 @@ pub struct Search {
     pub first_step: f64,
     /// Factor on the step after each round.
     pub shrink: f64,
-    /// A round that lowers the loss by less than this share ends the search.
+    /// Two rounds in a row that lower the loss by less than this share end the search.
     pub tolerance: f64,
     /// Evaluations of the simplex at the end; 0 = none.
     pub polish: u64,
@@ -125,6 +125,7 @@ pub fn find<M: Residuals>(
     let mut step = search.first_step;
     let mut evaluations = 1;
     let mut scale = scale_of(&raw, priors.len(), search.least_scale);
+    let mut idle = 0;
     let loss_at = |raw: &[f64], x: &[f64], scale: f64| {
         let residuals: Vec<f64> = raw.iter().map(|r| r / scale).collect();
         loss(&residuals, &weights, x, priors)
@@ -151,7 +152,13 @@ pub fn find<M: Residuals>(
         let next = scale_of(&raw, priors.len(), search.least_scale);
         let settled = next > STABLE_SCALE * scale;
         scale = next;
-        if settled && before - best <= search.tolerance * before.abs() {
+        // A simulation is a staircase: one round may find no way down where the next, with other steps, does.
+        idle = if settled && before - best <= search.tolerance * before.abs() {
+            idle + 1
+        } else {
+            0
+        };
+        if idle == IDLE_ROUNDS {
             break;
         }
     }
@@ -179,6 +186,8 @@ pub fn find<M: Residuals>(
     })
 }
 
+/// Rounds without progress that end a search.
+const IDLE_ROUNDS: u32 = 2;
 /// A scale that shrank by less than this factor has settled.
 const STABLE_SCALE: f64 = 0.98;
 

@@ -64,7 +64,11 @@ fn a_fit_comes_back_as_it_was_written() {
 
 #[test]
 fn what_is_wrong_in_a_file_is_named() {
-    let text = fit().to_yaml().unwrap();
+    let sealed = fit().to_yaml().unwrap();
+    let changed = read(&sealed.replacen("step", "stop", 1)).unwrap_err().to_string();
+    assert!(changed.contains("was changed"), "{changed}");
+    // Without its seal a file is read as those of before there were seals.
+    let (text, _) = sealed.split_once("checksum: ").unwrap();
     for (from, to, parts) in [
         (
             "kneeboard_fit: 1",
@@ -115,6 +119,11 @@ fn what_is_wrong_in_a_file_is_named() {
             "decode4_cpu_ms: 8.0",
             "decode4_cpu_ms: 0",
             ["speed_probe.decode4_cpu_ms", "0", "milliseconds"],
+        ),
+        (
+            "- - 0.007",
+            "- - -0.007",
+            ["draws[0]", "coefficients", "at least 0"],
         ),
         ("host:\n", "hots:\n", ["line", "hots", "did you mean 'host'"]),
         (

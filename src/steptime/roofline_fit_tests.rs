@@ -84,7 +84,7 @@ fn another_format_and_unknown_keys_are_refused_with_the_nearest() {
         &seal(&body.replace("misfit:", "misfits:")),
         &["misfits", "misfit"],
     );
-    told(&seal("form: roofline\n"), &["missing field"]);
+    told(&seal("form: roofline\n"), &["kneeboard_fit", "missing"]);
 }
 
 #[test]
