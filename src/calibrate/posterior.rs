@@ -174,7 +174,9 @@ pub fn find<M: Residuals>(
         }
     }
     let best = loss_at(&raw, &x, scale);
-    let linear = differentiate(model, priors, &x, raw, step).over(scale);
+    // The spread wants wide steps again: what a simulation's grain adds to a slope grows as the step shrinks, and every
+    // such error passes for information.
+    let linear = differentiate(model, priors, &x, raw, search.first_step).over(scale);
     evaluations += priors.len();
     let covariance = covariance(&linear, &weights, priors);
     Ok(Posterior {
