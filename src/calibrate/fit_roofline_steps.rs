@@ -45,8 +45,11 @@ pub struct StepsFit {
     /// Errors of the fitted steps by kind of batch.
     pub residuals: Vec<RegimeError>,
     /// What was left out in turn, and the errors of its runs.
-    pub left_out: Vec<(String, Vec<(usize, StepError)>)>,
+    pub left_out: Vec<StepsLeftOut>,
 }
+
+/// What was left out, and the errors of its runs by their number.
+pub type StepsLeftOut = (String, Vec<(usize, StepError)>);
 
 /// Steps that the first rounds see, and those that a fit without one group sees.
 const SAMPLE: usize = 10_000;
@@ -307,7 +310,7 @@ fn leave_out(
     free: &[Param],
     start: &[f64],
     tick: &(dyn Fn(&str) + Sync),
-) -> Result<Vec<(String, Vec<(usize, StepError)>)>, FitError> {
+) -> Result<Vec<StepsLeftOut>, FitError> {
     let keys: Vec<[String; 3]> = runs
         .iter()
         .map(|r| {

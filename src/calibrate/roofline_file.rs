@@ -345,7 +345,8 @@ pub(super) fn speaks_for<'a>(
 
 /// Ranges of how the deployments were split.
 pub(super) fn deployment_ranges<'a>(runs: impl Iterator<Item = &'a Deployment> + Clone) -> [FitRange; 3] {
-    let axes: [(&str, fn(&Deployment) -> u32); 3] = [("tp", |d| d.tp), ("pp", |d| d.pp), ("ep", |d| d.ep)];
+    type Ranks = fn(&Deployment) -> u32;
+    let axes: [(&str, Ranks); 3] = [("tp", |d| d.tp), ("pp", |d| d.pp), ("ep", |d| d.ep)];
     axes.map(|(axis, value)| {
         let values = runs.clone().map(|d| f64::from(value(d)));
         FitRange {
