@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::input::InputError;
+use crate::profile::{Accelerator, catalog};
 use crate::sim::{FrontEnd, HostTimes};
 use crate::steptime::hull::{AxisRange, axis_names};
+use crate::steptime::roofline_fit::Door;
 use crate::steptime::{AnyFit, Deployment, Fit, Hull, Param, Parameters, Roofline, RooflineFit, StepTime};
 use crate::units::SimDuration;
 
@@ -37,6 +39,78 @@ pub fn locate(name: &str, base: &Path) -> PathBuf {
         .map(|folder| folder.join(&relative))
         .find(|path| path.is_file())
         .unwrap_or(relative)
+}
+
+/// The word that asks for the nearest shipped fit.
+pub const AUTO: &str = "auto";
+
+/// The shipped fit of the roofline that is nearest to a deployment: of its accelerator before others, of its number
+/// format before others, of whole runs before kernels alone; of other accelerators the one whose bandwidth and bf16
+/// rate are nearest. Looked for as in [`locate`].
+///
+/// # Errors
+/// [`InputError`] when there is no folder of fits, or none in it is one of the roofline.
+pub fn nearest_fit(deployment: &Deployment, base: &Path) -> Result<PathBuf, InputError> {
+    let folder = Path::new("calibration").join("fits");
+    let absolute = std::path::absolute(base).unwrap_or_else(|_| base.to_owned());
+    let found = absolute
+        .ancestors()
+        .map(|a| a.join(&folder))
+        .find(|f| f.is_dir())
+        .unwrap_or(folder);
+    let entries = std::fs::read_dir(&found).map_err(|e| {
+        InputError::in_file(&found, format!("cannot be listed ({e})"))
+            .at("system.fit")
+            .allowed("name a fit file, or run from a folder with calibration/fits")
+    })?;
+    let mut paths: Vec<PathBuf> = entries
+        .filter_map(|e| e.ok().map(|e| e.path()))
+        .filter(|p| p.extension().is_some_and(|e| e == "yaml"))
+        .collect();
+    paths.sort();
+    let mut best: Option<((bool, bool, bool, u64), PathBuf)> = None;
+    for path in paths {
+        let AnyFit::Roofline(fit) = AnyFit::read(&path)? else {
+            continue;
+        };
+        let rank = distance(&fit, deployment, base);
+        if best.as_ref().is_none_or(|(least, _)| rank < *least) {
+            best = Some((rank, path));
+        }
+    }
+    best.map(|(_, path)| path).ok_or_else(|| {
+        InputError::in_file(&found, "holds no fit of the roofline")
+            .at("system.fit")
+            .allowed("name a fit file")
+    })
+}
+
+/// How far a fit is from a deployment; less is nearer.
+fn distance(fit: &RooflineFit, deployment: &Deployment, base: &Path) -> (bool, bool, bool, u64) {
+    let beyond = fit.beyond(deployment);
+    let figures = |a: &Accelerator| {
+        let bandwidth = a.memory_bandwidth_gb_s.as_ref().map_or(1.0, |f| f.value);
+        (bandwidth, a.bf16_tflops.as_ref().map_or(1.0, |f| f.value))
+    };
+    let (bandwidth, rate) = figures(&deployment.accelerator);
+    let apart = fit
+        .speaks_for
+        .accelerators
+        .iter()
+        .filter_map(|name| catalog::accelerator(name, base).ok())
+        .map(|a| {
+            let (b, r) = figures(&a);
+            // Thousandths, so that the order is one of integers.
+            (1e3 * ((b / bandwidth).ln().abs() + (r / rate).ln().abs())) as u64
+        })
+        .min()
+        .unwrap_or(u64::MAX);
+    (
+        beyond.contains("accelerator"),
+        beyond.contains("dtype"),
+        fit.door == Door::Kernels,
+        apart,
+    )
 }
 
 /// Reads a fit of either form and says what it knows of the machine under `deployment`.

@@ -141,7 +141,7 @@ impl Plan {
             provenance: &provenance,
         };
         let axes = resolve::sweep(&scenario, &set, &blame)?;
-        let step_time_source = step_time_source(&scenario, base, &blame)?;
+        let step_time_source = step_time_source(&scenario, engine.deployment.as_ref(), base, &blame)?;
         Ok(Self {
             origin: origin.to_owned(),
             base: base.to_owned(),
@@ -382,6 +382,7 @@ fn blame_override(mut error: InputError, provenance: &Provenance) -> InputError 
 
 fn step_time_source(
     scenario: &Scenario,
+    deployment: Option<&Deployment>,
     base: &Path,
     blame: &Blame<'_>,
 ) -> Result<StepTimeSource, InputError> {
@@ -395,8 +396,16 @@ fn step_time_source(
         (None, None) => Err(blame.error(
             PATH,
             "there is no step-time model",
-            "name a fit under system.fit, or state costs under system.step_time",
+            "name a fit under system.fit (auto: the nearest shipped one), or state costs under system.step_time",
         )),
+        (Some(fit), None) if fit == machine::AUTO => match deployment {
+            Some(deployment) => Ok(StepTimeSource::Fit(machine::nearest_fit(deployment, base)?)),
+            None => Err(blame.error(
+                "system.fit",
+                "auto looks for the fit of a model on an accelerator, but one of them is not named",
+                "name both under system",
+            )),
+        },
         (Some(fit), None) => Ok(StepTimeSource::Fit(machine::locate(fit, base))),
         (None, Some(costs)) => {
             let model = linear(costs);

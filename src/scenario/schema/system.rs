@@ -25,7 +25,7 @@ pub struct System {
     /// How a model is split over devices.
     #[serde(default)]
     pub parallel: Parallel,
-    /// A fitted step-time model: a name (calibration/fits/NAME.yaml) or a path.
+    /// A fitted step-time model: a name (calibration/fits/NAME.yaml), a path, or auto for the nearest shipped one.
     pub fit: Option<String>,
     /// Stated step-time coefficients, instead of a fit.
     pub step_time: Option<StepTimeCosts>,
