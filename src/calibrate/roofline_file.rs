@@ -8,7 +8,7 @@ use super::fit_runs::{Priors, RunFigure, RunFit};
 use super::observed::{Figure, Metric, ObservedError, ObservedRun, Stat};
 use super::robust::median;
 use crate::steptime::hull::Hull;
-use crate::steptime::parameters::{Param, Parameters, SPECS};
+use crate::steptime::parameters::{Parameters, SPECS};
 use crate::steptime::roofline_fit::{
     Correlation, Door, FitData, FitError, FitRange, FittedParameter, Form, Misfit, ROOFLINE_FIT_FORMAT,
     RooflineFit, SpeaksFor,
@@ -25,6 +25,10 @@ pub(super) const UNTESTED_SPEED: f64 = 0.06;
 /// Least scatter that is claimed for the speed of a run, and for a latency beside it.
 pub(super) const LEAST_SPEED: f64 = 0.008;
 const LEAST_LATENCY: f64 = 0.01;
+/// Spread of a parameter from device to device, as kernels of five of them show it (docs/CALIBRATION.md).
+const OTHER_DEVICE: f64 = 0.15;
+/// A prior is never surer than this.
+const LEAST_PRIOR_SD: f64 = 0.02;
 /// What a model, and a device, that the fit has not seen add to the error of the speed, where nothing tells it.
 pub(super) const NEW_MODEL: f64 = 0.06;
 
@@ -420,16 +424,22 @@ fn hull(runs: &[ObservedRun], parameters: &Parameters) -> Result<Vec<FitRange>, 
     Ok(out)
 }
 
-/// The parameters of a fit as priors of another: their values and spreads.
-pub fn priors_of(fit: &RooflineFit) -> Priors {
-    let mut priors = Priors {
-        values: fit.values(),
-        ..Priors::default()
-    };
-    for p in &fit.parameters {
-        if let Some(param) = Param::named(&p.name) {
-            priors.log_sd[param as usize] = p.log_sd.max(1e-3);
-        }
+/// What fits tell of parameters before runs on `accelerators` are looked at: of each parameter the first fit that identified it, with
+/// its spread, wider where the fit speaks for other accelerators; the general prior where none did.
+pub fn priors_of(fits: &[RooflineFit], accelerators: &BTreeSet<String>) -> Priors {
+    let mut priors = Priors::default();
+    for spec in &SPECS {
+        let known = fits.iter().find_map(|fit| {
+            let p = fit.parameters.iter().find(|p| p.name == spec.name)?;
+            p.identified.then_some((fit, p))
+        });
+        let Some((fit, p)) = known else { continue };
+        let own = accelerators
+            .iter()
+            .all(|name| fit.speaks_for.accelerators.contains(name));
+        let wider = if own { 0.0 } else { OTHER_DEVICE };
+        priors.values[spec.param] = p.value;
+        priors.log_sd[spec.param as usize] = p.log_sd.hypot(wider).max(LEAST_PRIOR_SD);
     }
     priors
 }

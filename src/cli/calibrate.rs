@@ -126,7 +126,7 @@ fn steps(args: &StepsArgs, global: &Global) -> anyhow::Result<Outcome> {
 /// The linear form knows one machine and one model: what names others would be ignored.
 fn refuse_roofline_options(args: &StepsArgs) -> Result<(), InputError> {
     let given = [
-        ("--priors", args.fit.priors.is_some()),
+        ("--priors", !args.fit.priors.is_empty()),
         ("--accelerator", args.fit.accelerator.is_some()),
         ("--model", args.model.is_some()),
         ("--name", args.fit.name.is_some()),

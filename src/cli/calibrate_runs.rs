@@ -1,5 +1,6 @@
 //! `kneeboard calibrate events`, `calibrate points` and `calibrate steps --form roofline`: the roofline's parameters.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -19,8 +20,8 @@ use crate::calibrate::read_captures;
 use crate::calibrate::roofline_file::{FitHead, priors_of, roofline_file};
 use crate::input::{InputError, read_text, write_atomic};
 use crate::report::roofline_fit::fit_text;
-use crate::steptime::RooflineFit;
 use crate::steptime::roofline_fit::{Door, FitData};
+use crate::steptime::{Deployment, RooflineFit};
 
 /// What all doors are told.
 #[derive(Debug, Args)]
@@ -31,9 +32,10 @@ pub struct RunFitArgs {
     /// Replace the fit file if it exists.
     #[arg(long)]
     pub(super) overwrite: bool,
-    /// A fit whose parameters and spreads are believed beforehand, as `calibrate kernels` writes it.
+    /// A fit whose parameters and spreads are believed beforehand, as `calibrate kernels` writes it; may be given again:
+    /// of each parameter the first that identified it counts.
     #[arg(long, value_name = "FIT")]
-    pub(super) priors: Option<PathBuf>,
+    pub(super) priors: Vec<PathBuf>,
     /// Accelerator profile of data that name none.
     #[arg(long, value_name = "NAME")]
     pub(super) accelerator: Option<String>,
@@ -234,7 +236,11 @@ fn finish(
     args: &RunFitArgs,
     global: &Global,
 ) -> anyhow::Result<Outcome> {
-    let priors = priors(args, &mut notes)?;
+    let priors = priors(
+        args,
+        &accelerators(runs.iter().map(|r| &r.deployment)),
+        &mut notes,
+    )?;
     command += &args.of_command();
     let bar = progress::delayed_bar("fitting", 1, global.progress());
     let fit = fit_runs(runs, &priors, args.options(), &|what| {
@@ -287,7 +293,11 @@ pub fn roofline_steps(args: &StepsArgs, global: &Global) -> anyhow::Result<Outco
         .collect();
     engines.sort();
     engines.dedup();
-    let priors = priors(&args.fit, &mut notes)?;
+    let priors = priors(
+        &args.fit,
+        &accelerators(runs.iter().map(|r| &r.deployment)),
+        &mut notes,
+    )?;
     let mut command = format!(
         "kneeboard calibrate steps {} --form roofline",
         shown(&args.captures)
@@ -314,14 +324,24 @@ pub fn roofline_steps(args: &StepsArgs, global: &Global) -> anyhow::Result<Outco
     deliver(&steps_file(head, &runs, &priors, &fit), &args.fit)
 }
 
+/// Names of the accelerators that the runs were made on.
+fn accelerators<'a>(deployments: impl Iterator<Item = &'a Deployment>) -> BTreeSet<String> {
+    deployments.map(|d| d.accelerator.name.clone()).collect()
+}
+
 /// The priors that are named, or the general ones.
-fn priors(args: &RunFitArgs, notes: &mut Vec<String>) -> Result<Priors, InputError> {
-    let Some(path) = &args.priors else {
-        return Ok(Priors::default());
-    };
-    let fit = RooflineFit::read(path)?;
-    notes.push(format!("priors: the fit {}", fit.name));
-    Ok(priors_of(&fit))
+fn priors(
+    args: &RunFitArgs,
+    accelerators: &BTreeSet<String>,
+    notes: &mut Vec<String>,
+) -> Result<Priors, InputError> {
+    let mut believed = Vec::new();
+    for path in &args.priors {
+        let fit = RooflineFit::read(path)?;
+        notes.push(format!("priors: the fit {}", fit.name));
+        believed.push(fit);
+    }
+    Ok(priors_of(&believed, accelerators))
 }
 
 impl RunFitArgs {
@@ -339,7 +359,6 @@ impl RunFitArgs {
         let mut out = String::new();
         for (flag, value) in [
             ("--accelerator", self.accelerator.clone()),
-            ("--priors", self.priors.as_ref().map(|p| p.display().to_string())),
             ("--name", self.name.clone()),
             ("--seed", (self.seed != 1).then(|| self.seed.to_string())),
             ("--draws", (self.draws != 24).then(|| self.draws.to_string())),
@@ -347,6 +366,9 @@ impl RunFitArgs {
             if let Some(value) = value {
                 out += &format!(" {flag} {value}");
             }
+        }
+        for path in &self.priors {
+            out += &format!(" --priors {}", path.display());
         }
         if self.no_hold_out {
             out += " --no-hold-out";

@@ -19,6 +19,10 @@ const ACTIVATION_BYTES: f64 = 2.0;
 /// embedding, about half fused (step-time.md 3.1).
 const ELEMENTWISE_PASSES: f64 = 8.0;
 
+/// Seconds to quantise one activation element before an 8-bit product: 3 to 5 ps in the kernel tables of all five
+/// devices, whatever their bandwidth (docs/CALIBRATION.md, Kernels).
+const QUANTISE_S: f64 = 3.7e-12;
+
 /// A device that lacks a figure the roofline cannot do without.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the accelerator profile '{accelerator}' states no {figure}, so step times cannot be derived")]
@@ -162,11 +166,13 @@ impl Roofline {
             None => (bf16, Param::GemmCompute),
         };
         let link = if deployment.tp > 1 || deployment.pp > 1 {
-            let one_way = device.scaleup_gb_s.as_ref();
-            let gb_s = figure(one_way.map(|f| f.value), "scaleup_gb_s")?;
+            let own = device.scaleup_gb_s.as_ref().map(|f| f.value);
+            let bus = device.pcie_gb_s.as_ref().map(|f| f.value);
+            let gb_s = figure(own.or(bus), "scaleup_gb_s or pcie_gb_s")?;
             Some(Link {
                 latency_s: parameters[Param::AllReduceLatency],
                 bytes_per_s: 1e9 * gb_s * parameters[Param::AllReduceBandwidth],
+                all_to_all: own.is_some(),
             })
         } else {
             None
@@ -199,11 +205,9 @@ impl Roofline {
             experts_s: self.experts.map_or(0.0, |e| self.experts(&e, tokens)),
             prefill_attention_s: batch.prefills.iter().map(|r| self.prefill(r)).sum(),
             decode_attention_s: batch.decodes.iter().map(|r| self.decode(r)).sum(),
-            elementwise_s: self.layers
-                * tokens
-                * ACTIVATION_BYTES
-                * (ELEMENTWISE_PASSES * self.hidden + 1.5 * self.quantised_elements)
-                / self.weight_bytes_per_s,
+            elementwise_s: self.layers * tokens * ACTIVATION_BYTES * ELEMENTWISE_PASSES * self.hidden
+                / self.weight_bytes_per_s
+                + self.layers * tokens * self.quantised_elements * QUANTISE_S,
             lm_head_s: self.gemm(&self.lm_head, f64::from(batch.prefill_seqs + batch.decode_tokens)),
             collectives_s: self.collectives(tokens, rows),
             fixed_s: self.layers * p[Param::LayerTime] + p[Param::StepTime] + rows * p[Param::RowTime],

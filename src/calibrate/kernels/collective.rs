@@ -77,8 +77,9 @@ impl Formula for Fastest {
         let link = Link {
             latency_s: q[0],
             bytes_per_s: self.link * q[1],
+            all_to_all: self.switched,
         };
-        ring.min(collective::all_reduce(link, s.ranks, s.bytes))
+        ring.min(collective::direct(link, s.ranks, s.bytes))
     }
 }
 
