@@ -84,6 +84,9 @@ pub struct PointsArgs {
     /// KV-cache format of rows that name none; the model profile's by default.
     #[arg(long, value_name = "FORMAT")]
     kv_dtype: Option<String>,
+    /// Leave the first request of each client of a closed loop out of the figures.
+    #[arg(long)]
+    drop_first_round: bool,
     #[command(flatten)]
     fit: RunFitArgs,
 }
@@ -162,6 +165,7 @@ pub fn points(args: &PointsArgs, global: &Global) -> anyhow::Result<Outcome> {
         accelerator: args.fit.accelerator.clone(),
         engine_version: args.engine_version.clone(),
         kv_dtype: args.kv_dtype.clone(),
+        drop_first_round: args.drop_first_round,
     };
     let mut runs = Vec::new();
     let (mut data, mut notes, mut engines) = (Vec::new(), Vec::new(), Vec::new());
@@ -204,6 +208,9 @@ pub fn points(args: &PointsArgs, global: &Global) -> anyhow::Result<Outcome> {
     }
     if let Some(format) = &args.kv_dtype {
         command += &format!(" --kv-dtype {format}");
+    }
+    if args.drop_first_round {
+        command += " --drop-first-round";
     }
     finish(
         &runs,

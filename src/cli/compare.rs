@@ -49,6 +49,9 @@ pub struct CompareArgs {
     /// KV-cache format of rows that name none; that of the fit by default.
     #[arg(long, value_name = "FORMAT")]
     kv_dtype: Option<String>,
+    /// Leave the first request of each client of a closed loop out of a row's figures.
+    #[arg(long, requires = "points")]
+    drop_first_round: bool,
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
@@ -91,6 +94,7 @@ fn points(args: &CompareArgs, table: &Path, fit: &AnyFit, path: &Path) -> anyhow
         accelerator: args.accelerator.clone(),
         engine_version: args.engine_version.clone(),
         kv_dtype: args.kv_dtype.clone(),
+        drop_first_round: args.drop_first_round,
     }
     .or(fit);
     let compared: Vec<anyhow::Result<PointComparison>> = read_points(table, &defaults)?
