@@ -176,8 +176,11 @@ pub fn find<M: Residuals>(
     let best = loss_at(&raw, &x, scale);
     // The spread wants wide steps again: what a simulation's grain adds to a slope grows as the step shrinks, and every
     // such error passes for information.
-    let linear = differentiate(model, priors, &x, raw, search.first_step).over(scale);
-    evaluations += priors.len();
+    let wide = search.first_step;
+    let above = differentiate(model, priors, &x, raw.clone(), wide);
+    let below = differentiate(model, priors, &x, raw, -wide);
+    let linear = above.between(&below).over(scale);
+    evaluations += 2 * priors.len();
     let covariance = covariance(&linear, &weights, priors);
     Ok(Posterior {
         linear,
@@ -203,7 +206,7 @@ fn scale_of(raw: &[f64], parameters: usize, least: Option<f64>) -> f64 {
     (1.4826 * median(&sizes).unwrap_or(0.0) * spent.sqrt()).max(least)
 }
 
-/// Slopes by steps of `step` prior standard deviations, towards the inside of the bounds. A parameter at which the
+/// Slopes by steps of `step` prior standard deviations, downwards where it is negative, the other way at a bound. A parameter at which the
 /// model fails gets no slope.
 pub fn differentiate<M: Residuals>(
     model: &M,
@@ -217,7 +220,7 @@ pub fn differentiate<M: Residuals>(
         .enumerate()
         .map(|(j, p)| {
             let mut h = step * p.sd;
-            if x[j] + h > p.bounds.1 {
+            if !(p.bounds.0..=p.bounds.1).contains(&(x[j] + h)) {
                 h = -h;
             }
             let mut moved = x.to_vec();
@@ -288,6 +291,13 @@ impl Linear {
             self.residuals.iter_mut().for_each(|r| *r /= scale);
             self.slopes /= scale;
         }
+        self
+    }
+
+    /// The mean of slopes to both sides: half the grain, and no bend.
+    #[must_use]
+    fn between(mut self, other: &Self) -> Self {
+        self.slopes = (self.slopes + &other.slopes) / 2.0;
         self
     }
 
