@@ -35,6 +35,9 @@ fn capture_text(capture: &CaptureComparison, width: Option<u16>) -> String {
 /// What must be known to read a capture's errors.
 pub fn remarks(capture: &CaptureComparison) -> Vec<String> {
     let mut lines = Vec::new();
+    if capture.fitted {
+        lines.push("the fit was made from this run: how well it is met says nothing of others".into());
+    }
     if let Some(speed) = capture.machine_speed {
         lines.push(format!(
             "the recorded batches took {:+.1} % against the fit; {} machine stalls, {:.2} s in all",

@@ -58,6 +58,8 @@ pub struct Guises {
     pub others: Vec<MachineModel>,
     /// The ranges that the fit has seen, by axis.
     pub hull: Vec<(String, f64, f64)>,
+    /// The run is one that the fit was made from: how well it is met says nothing of others.
+    pub fitted: bool,
     /// Matters of the deployment that the fit does not speak for: `accelerator`, `dtype`, `tp`, ...
     pub beyond: BTreeSet<String>,
     misfit: Vec<(String, String, f64)>,
@@ -75,7 +77,11 @@ impl Guises {
         capture: &Capture,
         defaults: &ServedDefaults,
     ) -> Result<Self, InputError> {
-        match fit {
+        let fitted = match fit {
+            AnyFit::Linear(fit) => fit.data.iter().any(|d| d.steps_sha256 == capture.steps_sha256),
+            AnyFit::Roofline(fit) => fit.data.iter().any(|d| d.sha256 == capture.steps_sha256),
+        };
+        let guises = match fit {
             AnyFit::Linear(fit) => {
                 let shift_s = step_shift_of(fit, capture).unwrap_or(0.0);
                 let class = capture.manifest.machine.scheduler_class.as_deref();
@@ -85,7 +91,7 @@ impl Guises {
                         model.front_end = FrontEnd::default();
                     }
                 }
-                Ok(guises)
+                guises
             }
             AnyFit::Roofline(fit) => {
                 let engine = capture.engine_config()?;
@@ -94,9 +100,10 @@ impl Guises {
                     ..deployment_of(capture, &defaults.or(fit))?
                 };
                 let client = capture.manifest.clock == ClockSide::Client;
-                Self::roofline(fit, fit_path, &deployment, client)
+                Self::roofline(fit, fit_path, &deployment, client)?
             }
-        }
+        };
+        Ok(Self { fitted, ..guises })
     }
 
     /// For no run in particular: no stalls, the speed of the fit.
@@ -149,6 +156,7 @@ impl Guises {
                 .iter()
                 .map(|r| (r.axis.clone(), r.low, r.high))
                 .collect(),
+            fitted: false,
             beyond: BTreeSet::new(),
             misfit: fit
                 .repeats
@@ -225,6 +233,7 @@ impl Guises {
             best: model(fit.values(), 1.0)?,
             others,
             hull: fit.hull.iter().map(|r| (r.axis.clone(), r.low, r.high)).collect(),
+            fitted: false,
             beyond,
             misfit: fit
                 .misfit
