@@ -9,4 +9,5 @@ mod profiles;
 mod queueing;
 mod scenario;
 mod shared;
+mod shipped_fits;
 mod world;
