@@ -116,17 +116,28 @@ impl PointDefaults {
     }
 }
 
-/// Reads a table of points.
+/// Reads a table of points, every row of which must be usable.
 ///
 /// # Errors
 /// [`InputError`] with line and column of what is missing, wrong or implausible.
 pub fn read_points(path: &Path, defaults: &PointDefaults) -> Result<Vec<Point>, InputError> {
+    read_rows(path, defaults)?.into_iter().collect()
+}
+
+/// Reads a table of points; a row that cannot be used is an error of its own and leaves the others alone.
+///
+/// # Errors
+/// [`InputError`] when the table as a whole cannot be read.
+pub fn read_rows(
+    path: &Path,
+    defaults: &PointDefaults,
+) -> Result<Vec<Result<Point, InputError>>, InputError> {
     let text = read_text(path)?;
     let table = Table::open(path, &text, COLUMNS, |_, name| {
         matches!(name, "model" | "input_len" | "output_len")
     })?;
     refuse_lookalikes(path, &text)?;
-    let points = table.read_rows(|index, row| point(index, row, path, defaults))?;
+    let points = table.read_rows(|index, row| Ok(point(index, row, path, defaults)))?;
     if points.is_empty() {
         return Err(InputError::in_file(path, "holds no row").allowed("at least one point"));
     }
@@ -280,7 +291,25 @@ fn system(
         },
         ..System::default()
     };
-    let resolved = resolve_system(system, &origin, base)?;
+    let resolved = match resolve_system(system.clone(), &origin, base) {
+        Ok(resolved) => resolved,
+        Err(whole) => {
+            // Servers are started with a shorter max_model_len where the model's own does not fit the memory.
+            let longest = longest_request(row)?.next_multiple_of(1024);
+            let shorter = System {
+                engine: Engine {
+                    max_model_len: Some(longest),
+                    ..system.engine.clone()
+                },
+                ..system
+            };
+            let resolved = resolve_system(shorter, &origin, base).map_err(|_| whole)?;
+            assumptions.push(format!(
+                "max_model_len = {longest} (the model's own does not fit; it holds the longest request)"
+            ));
+            resolved
+        }
+    };
     let e = &resolved.system.engine;
     for (knob, value) in [
         ("version", e.version.clone()),
@@ -425,6 +454,16 @@ fn requests(
         });
     }
     Ok(out)
+}
+
+/// Tokens of the longest request that a row's lengths can give.
+fn longest_request(row: &Row<'_>) -> Result<u32, InputError> {
+    let jitter = optional_number(row, "length_jitter")?
+        .unwrap_or(DEFAULT_JITTER)
+        .min(1.0);
+    let most = |length: u32| length.saturating_add((f64::from(length) * jitter) as u32);
+    let (input, output) = (needed_count(row, "input_len")?, needed_count(row, "output_len")?);
+    Ok(most(input).saturating_add(most(output)).min(1 << 24))
 }
 
 /// Most requests of a row.

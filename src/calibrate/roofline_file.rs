@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
+use super::bootstrap::student;
 use super::bootstrap::{self, scatter_of};
 use super::fit_runs::{Priors, RunFigure, RunFit};
 use super::observed::{Figure, Metric, ObservedError, ObservedRun, Stat};
@@ -229,7 +230,9 @@ fn misfit(runs: &[ObservedRun], fit: &RunFit) -> Vec<Misfit> {
     let new_model = if unseen.is_empty() {
         known.hypot(NEW_MODEL)
     } else {
-        scatter_of(&unseen).max(known)
+        // The errors of one model go together: models, not runs, are what there are so many of.
+        let models: BTreeSet<&str> = runs.iter().map(|r| r.deployment.model.name.as_str()).collect();
+        (scatter_of(&unseen) * student(models.len()) / student(unseen.len())).max(known)
     };
     push(&mut out, "step", "new_model", new_model, unseen.len());
     let mut kinds: Vec<Figure> = Vec::new();

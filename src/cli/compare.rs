@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::stdout::WIDTH;
 use super::{Outcome, print};
 use crate::calibrate::observed_capture::ServedDefaults;
-use crate::calibrate::points::{Boundary, PointDefaults, read_points};
+use crate::calibrate::points::{Boundary, PointDefaults, read_rows};
 use crate::calibrate::repeats::spreads_of_repeats;
 use crate::calibrate::{Capture, read_captures};
 use crate::input::InputError;
@@ -97,25 +97,35 @@ fn points(args: &CompareArgs, table: &Path, fit: &AnyFit, path: &Path) -> anyhow
         drop_first_round: args.drop_first_round,
     }
     .or(fit);
-    let compared: Vec<anyhow::Result<PointComparison>> = read_points(table, &defaults)?
+    let rows = read_rows(table, &defaults)?;
+    let points = rows
         .par_iter()
-        .map(|point| {
-            let guises = Guises::roofline(
-                fit,
-                path,
-                &point.run.deployment,
-                point.boundary == Boundary::Client,
-            )?;
-            compare_point(point, &guises).map_err(|e| {
-                InputError::in_file(table, e.to_string())
-                    .at(format!("row {}", point.row))
-                    .into()
+        .enumerate()
+        .map(|(row, point)| {
+            let compared = match point {
+                Ok(point) => {
+                    let client = point.boundary == Boundary::Client;
+                    Guises::roofline(fit, path, &point.run.deployment, client)
+                        .map_err(|e| e.to_string())
+                        .and_then(|g| compare_point(point, &g).map_err(|e| e.to_string()))
+                }
+                Err(e) => Err(e.to_string()),
+            };
+            // A row that cannot be simulated does not take the others with it.
+            compared.unwrap_or_else(|error| PointComparison {
+                row,
+                metrics: Vec::new(),
+                assumptions: Vec::new(),
+                error: Some(error),
             })
         })
         .collect();
-    let report = PointsReport {
-        points: compared.into_iter().collect::<Result<_, _>>()?,
-    };
+    let report = PointsReport { points };
+    if let Some(Err(e)) = rows.into_iter().find(Result::is_err)
+        && report.points.iter().all(|p| p.error.is_some())
+    {
+        return Err(e.into());
+    }
     let text = if args.json {
         serde_json::to_string_pretty(&report)?
     } else {

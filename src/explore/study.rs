@@ -7,10 +7,11 @@ use rayon::prelude::*;
 use super::capacity::{Capacity, Requirement, Search, find_capacity};
 use super::load::{LoadPoint, RunOutcome};
 use crate::input::InputError;
+use crate::metric::summary::Boundary;
 use crate::metric::{Slo, Summary, SummaryOptions, Window};
 use crate::record::RunRecord;
 use crate::scenario::{Machine, Override, Plan, SloTargets};
-use crate::sim::{self, SimError, WorldConfig};
+use crate::sim::{self, FrontEnd, SimError, WorldConfig};
 use crate::steptime::hull::HullBounds;
 use crate::steptime::{BatchShape, StepTime};
 use crate::units::SimDuration;
@@ -118,7 +119,12 @@ impl Study {
         };
         let record = sim::run(&world, &watched, &trace)?;
         let (steps, outside) = (watched.steps.into_inner(), watched.outside.into_inner());
-        let summary = Summary::of(&record, &summary_options(plan));
+        let mut options = summary_options(plan);
+        if self.machine.front_end != FrontEnd::default() {
+            // Times are then those that clients see.
+            options.boundary = Boundary::Serving;
+        }
+        let summary = Summary::of(&record, &options);
         if summary.funnel.offered == 0 {
             return Err(
                 InputError::new(plan.origin(), "no request arrives in the measured window")

@@ -149,6 +149,11 @@ pub fn points_text(report: &PointsReport) -> String {
         }
     }
     let mut text = table.terminal(None);
+    for point in &report.points {
+        if let Some(error) = &point.error {
+            text.push_str(&format!("\nrow {} has no figures: {error}", point.row));
+        }
+    }
     if !assumptions.is_empty() {
         text.push_str("\nthe rows do not say, and this was assumed:\n");
         text.push_str(&assumptions.join("\n"));

@@ -44,8 +44,8 @@ pub fn locate(name: &str, base: &Path) -> PathBuf {
 /// The word that asks for the nearest shipped fit.
 pub const AUTO: &str = "auto";
 
-/// The shipped fit of the roofline that is nearest to a deployment: of its accelerator before others, of its number
-/// format before others, of whole runs before kernels alone; of other accelerators the one whose bandwidth and bf16
+/// The shipped fit of the roofline that is nearest to a deployment: of its accelerator before others, of whole runs
+/// before kernels alone, of its number format before others; of other accelerators the one whose bandwidth and bf16
 /// rate are nearest. Looked for as in [`locate`].
 ///
 /// # Errors
@@ -107,8 +107,8 @@ fn distance(fit: &RooflineFit, deployment: &Deployment, base: &Path) -> (bool, b
         .unwrap_or(u64::MAX);
     (
         beyond.contains("accelerator"),
-        beyond.contains("dtype"),
         fit.door == Door::Kernels,
+        beyond.contains("dtype"),
         apart,
     )
 }

@@ -23,6 +23,15 @@ const ELEMENTWISE_PASSES: f64 = 8.0;
 /// devices, whatever their bandwidth (docs/CALIBRATION.md, Kernels).
 const QUANTISE_S: f64 = 3.7e-12;
 
+/// What 8-bit KV reaches of the bandwidth of 16-bit KV: 0.89 (H100) and 0.73 (H200) in the kernel tables.
+const NARROW_KV_BANDWIDTH: f64 = 0.8;
+/// Exponent with which compute and memory of products narrower than 16 bits join: 2.0 (H100), 1.5 (H200) there.
+const NARROW_JOIN: f64 = 1.75;
+/// The same for grouped expert products, 1.0 to 1.1 on all devices there, and the fixed time of their kernels, 30 to
+/// 37 us a layer on all but L40S.
+const EXPERT_JOIN: f64 = 1.05;
+const EXPERT_LAYER_S: f64 = 33e-6;
+
 /// A device that lacks a figure the roofline cannot do without.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the accelerator profile '{accelerator}' states no {figure}, so step times cannot be derived")]
@@ -56,6 +65,8 @@ struct Experts {
     /// Weights of one expert on this rank.
     params: f64,
     weight_bytes: f64,
+    /// Activation elements read and written for one token and expert.
+    elements_per_token: f64,
     /// Shared experts and the router.
     always: Gemm,
 }
@@ -78,8 +89,10 @@ struct Attention {
 pub struct Roofline {
     parameters: Parameters,
     deployment: Deployment,
-    /// FLOP/s of the matrix products at their peak, and what share of it they reach.
-    gemm_flops: f64,
+    /// Matrix products of dense layers, of routed experts, of the LM head and the router.
+    arithmetic: Arithmetic,
+    expert_arithmetic: Arithmetic,
+    head_arithmetic: Arithmetic,
     attention_flops: f64,
     weight_bytes_per_s: f64,
     kv_bytes_per_s: f64,
@@ -159,12 +172,8 @@ impl Roofline {
                 "memory_bandwidth_gb_s",
             )?;
         let bf16 = 1e12 * figure(device.bf16_tflops.as_ref().map(|f| f.value), "bf16_tflops")?;
-        let class = deployment.dtype.compute();
-        let (peak, share) = match narrow_peak(device, class) {
-            Some(tflops) => (1e12 * tflops, Param::GemmCompute8Bit),
-            // No unit of that kind, or none wanted: weights are widened and multiplied in bf16.
-            None => (bf16, Param::GemmCompute),
-        };
+        let dense = Arithmetic::of(deployment.dtype.compute(), device, bf16, &parameters);
+        let expert = Arithmetic::of(deployment.expert_dtype.compute(), device, bf16, &parameters);
         let link = if deployment.tp > 1 || deployment.pp > 1 {
             let own = device.scaleup_gb_s.as_ref().map(|f| f.value);
             let bus = device.pcie_gb_s.as_ref().map(|f| f.value);
@@ -172,16 +181,26 @@ impl Roofline {
             Some(Link {
                 latency_s: parameters[Param::AllReduceLatency],
                 bytes_per_s: 1e9 * gb_s * parameters[Param::AllReduceBandwidth],
-                all_to_all: own.is_some(),
+                all_to_all: own.is_some() && reaches_all(device),
             })
         } else {
             None
         };
         let mut roofline = Self::layout(&deployment);
-        roofline.gemm_flops = peak * parameters[share];
+        roofline.arithmetic = dense;
+        roofline.expert_arithmetic = expert;
+        roofline.head_arithmetic = Arithmetic::of(ComputeClass::Bf16, device, bf16, &parameters);
+        if !dense.narrow {
+            roofline.quantised_elements = 0.0;
+        }
         roofline.attention_flops = bf16 * parameters[Param::PrefillAttention];
         roofline.weight_bytes_per_s = bandwidth * parameters[Param::WeightBandwidth];
-        roofline.kv_bytes_per_s = bandwidth * parameters[Param::KvBandwidth];
+        let narrow_kv = if deployment.kv_bytes() < 2 {
+            NARROW_KV_BANDWIDTH
+        } else {
+            1.0
+        };
+        roofline.kv_bytes_per_s = bandwidth * parameters[Param::KvBandwidth] * narrow_kv;
         roofline.link = link;
         roofline.parameters = parameters;
         roofline.deployment = deployment;
@@ -200,15 +219,19 @@ impl Roofline {
         let tokens = f64::from(mode.computed_tokens(batch.tokens()));
         let rows = f64::from(batch.num_seqs());
         let mut parts = StepParts {
-            dense_s: self.layers * self.gemm(&self.attention_gemm, tokens)
-                + self.mlp_layers * self.gemm(&self.mlp, tokens),
+            dense_s: self.layers * self.gemm(&self.attention_gemm, tokens, self.arithmetic)
+                + self.mlp_layers * self.gemm(&self.mlp, tokens, self.arithmetic),
             experts_s: self.experts.map_or(0.0, |e| self.experts(&e, tokens)),
-            prefill_attention_s: batch.prefills.iter().map(|r| self.prefill(r)).sum(),
+            prefill_attention_s: self.prefill(&batch.prefills),
             decode_attention_s: batch.decodes.iter().map(|r| self.decode(r)).sum(),
             elementwise_s: self.layers * tokens * ACTIVATION_BYTES * ELEMENTWISE_PASSES * self.hidden
                 / self.weight_bytes_per_s
                 + self.layers * tokens * self.quantised_elements * QUANTISE_S,
-            lm_head_s: self.gemm(&self.lm_head, f64::from(batch.prefill_seqs + batch.decode_tokens)),
+            lm_head_s: self.gemm(
+                &self.lm_head,
+                f64::from(batch.prefill_seqs + batch.decode_tokens),
+                self.head_arithmetic,
+            ),
             collectives_s: self.collectives(tokens, rows),
             fixed_s: self.layers * p[Param::LayerTime] + p[Param::StepTime] + rows * p[Param::RowTime],
             host_s: 0.0,
@@ -236,16 +259,16 @@ impl Roofline {
         }
     }
 
-    fn gemm(&self, gemm: &Gemm, tokens: f64) -> f64 {
+    fn gemm(&self, gemm: &Gemm, tokens: f64, arithmetic: Arithmetic) -> f64 {
         if tokens <= 0.0 || gemm.params <= 0.0 {
             return 0.0;
         }
-        let compute = 2.0 * tokens * gemm.params / self.gemm_flops;
+        let compute = 2.0 * tokens * gemm.params / arithmetic.flops;
         let bytes = gemm.params * gemm.weight_bytes + tokens * gemm.elements_per_token * ACTIVATION_BYTES;
         join(
             compute,
             bytes / self.weight_bytes_per_s,
-            self.parameters[Param::Join],
+            self.parameters[Param::Join].min(arithmetic.join_at_most),
         )
     }
 
@@ -256,27 +279,33 @@ impl Roofline {
         // Distinct experts that the batch touches if routing is even (step-time.md 3.3), of those on this rank.
         let touched = e.total * (1.0 - (1.0 - e.per_token / e.total).powf(tokens)) * e.share;
         let efficiency = self.parameters[Param::MoeEfficiency];
-        let compute = 2.0 * tokens * e.per_token * e.share * e.params / (self.gemm_flops * efficiency);
+        let compute =
+            2.0 * tokens * e.per_token * e.share * e.params / (self.expert_arithmetic.flops * efficiency);
         // Grouped products lose arithmetic, not bandwidth: on five devices they read weights at 0.96 to 1.11 of the
-        // rate of dense ones, and compute at 0.44 to 1.13 of theirs (docs/CALIBRATION.md, kernels).
-        let memory = touched * e.params * e.weight_bytes / self.weight_bytes_per_s;
-        e.layers * (join(compute, memory, self.parameters[Param::Join]) + self.gemm(&e.always, tokens))
+        // bandwidth that dense ones reach (docs/CALIBRATION.md, Kernels).
+        let activations = tokens * e.per_token * e.share * e.elements_per_token * ACTIVATION_BYTES;
+        let memory = (touched * e.params * e.weight_bytes + activations) / self.weight_bytes_per_s;
+        let routed = join(compute, memory, EXPERT_JOIN) + EXPERT_LAYER_S;
+        e.layers * (routed + self.gemm(&e.always, tokens, self.arithmetic))
     }
 
-    /// Attention of one prefill chunk over all layers: the pairs it computes and a share of tiles that is lost by
-    /// token, but never faster than walking over its keys one after another.
-    fn prefill(&self, row: &RowShape) -> f64 {
-        let (n, c) = (f64::from(row.tokens), f64::from(row.computed));
-        let lost = 0.5 * self.parameters[Param::PrefillHalfLength] * n;
+    /// Attention of a step's prefill chunks over all layers, one launch a layer: the pairs they compute and a share of
+    /// tiles that is lost by token, but never faster than the longest of them walks over its keys one after another.
+    fn prefill(&self, rows: &[RowShape]) -> f64 {
+        let lost = 0.5 * self.parameters[Param::PrefillHalfLength];
         self.attention
             .iter()
             .filter(|a| a.layers > 0.0)
             .map(|a| {
-                let keys = (c + n).min(a.window + n);
-                let compute =
-                    a.flops_per_pair_prefill * (pairs(n, c, a.window) + lost) / self.attention_flops;
-                let walk = keys * self.parameters[Param::PrefillKeyTime];
-                let read = keys * a.kv_bytes / self.kv_bytes_per_s;
+                let (mut compute, mut walk, mut read) = (0.0, 0.0_f64, 0.0);
+                for row in rows {
+                    let (n, c) = (f64::from(row.tokens), f64::from(row.computed));
+                    let keys = (c + n).min(a.window + n);
+                    compute +=
+                        a.flops_per_pair_prefill * (pairs(n, c, a.window) + lost * n) / self.attention_flops;
+                    walk = walk.max(keys * self.parameters[Param::PrefillKeyTime]);
+                    read += keys * a.kv_bytes / self.kv_bytes_per_s;
+                }
                 a.layers * compute.max(walk).max(read)
             })
             .sum()
@@ -356,6 +385,7 @@ impl Roofline {
             }
         };
         let inter = f64::from(model.intermediate.value) / tp;
+        let attention_width = heads * f64::from(model.head_dim.value);
         let kv_bytes = kv_elements * f64::from(deployment.kv_bytes());
         let windowed = f64::from(model.windowed_layers());
         let attention = |layers: f64, window: f64| Attention {
@@ -388,6 +418,7 @@ impl Roofline {
                 share,
                 params: 3.0 * hidden * width,
                 weight_bytes: deployment.expert_weight_bytes(),
+                elements_per_token: 2.0 * hidden + 5.0 * width,
                 always: gemm(
                     3.0 * hidden * shared + router,
                     weight_bytes,
@@ -398,7 +429,9 @@ impl Roofline {
         Self {
             parameters: Parameters::default(),
             deployment: deployment.clone(),
-            gemm_flops: 1.0,
+            arithmetic: Arithmetic::NONE,
+            expert_arithmetic: Arithmetic::NONE,
+            head_arithmetic: Arithmetic::NONE,
             attention_flops: 1.0,
             weight_bytes_per_s: 1.0,
             kv_bytes_per_s: 1.0,
@@ -420,7 +453,12 @@ impl Roofline {
             hidden,
             vocab_per_rank,
             reduces_per_layer: 2.0,
-            quantised_elements: if eight_bit { 2.0 * hidden + inter } else { 0.0 },
+            quantised_elements: if eight_bit {
+                // Inputs of the QKV, output, gate-and-up and down products.
+                2.0 * hidden + attention_width + inter
+            } else {
+                0.0
+            },
         }
     }
 }
@@ -433,14 +471,55 @@ impl StepTime for Roofline {
     }
 }
 
-/// Dense peak of a narrow number format in TFLOP/s, where the device has units for it.
-fn narrow_peak(device: &Accelerator, class: ComputeClass) -> Option<f64> {
-    let figure = match class {
-        ComputeClass::Bf16 => None,
-        // A 4-bit format without 4-bit units is widened to 8 or 16 bits; the 8-bit rate is not reached then.
-        ComputeClass::Fp8 | ComputeClass::Int8 | ComputeClass::Fp4 => device.fp8_tflops.as_ref(),
+/// How fast one kind of matrix product computes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Arithmetic {
+    /// FLOP/s that large products reach.
+    flops: f64,
+    /// Largest exponent with which compute and memory time are joined.
+    join_at_most: f64,
+    /// Activations are quantised for units narrower than 16 bits.
+    narrow: bool,
+}
+
+impl Arithmetic {
+    const NONE: Self = Self {
+        flops: 1.0,
+        join_at_most: f64::INFINITY,
+        narrow: false,
     };
-    figure.map(|f| f.value)
+
+    /// What a device computes a format with: its own units, or, where it has none, bf16 after widening the weights,
+    /// as vLLM's weight-only kernels do.
+    fn of(class: ComputeClass, device: &Accelerator, bf16: f64, parameters: &Parameters) -> Self {
+        let figure = match class {
+            ComputeClass::Bf16 => None,
+            ComputeClass::Fp8 => device.fp8_tflops.as_ref(),
+            ComputeClass::Int8 => device.int8_tops.as_ref(),
+            ComputeClass::Fp4 => device.fp4_tflops.as_ref(),
+        };
+        match figure {
+            Some(f) => Self {
+                flops: 1e12 * f.value * parameters[Param::GemmCompute8Bit],
+                join_at_most: NARROW_JOIN,
+                narrow: true,
+            },
+            None => Self {
+                flops: bf16 * parameters[Param::GemmCompute],
+                ..Self::NONE
+            },
+        }
+    }
+}
+
+/// The scale-up links of a device reach every other at full speed; tori, rings and bridges of pairs do not.
+fn reaches_all(device: &Accelerator) -> bool {
+    device.scaleup_topology.as_ref().is_none_or(|t| {
+        let text = t.value.to_lowercase();
+        ["all-to-all", "full mesh", "nvlink domain"]
+            .iter()
+            .any(|k| text.contains(k))
+    })
 }
 
 fn gemm(params: f64, weight_bytes: f64, elements_per_token: f64) -> Gemm {

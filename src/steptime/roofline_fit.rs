@@ -244,7 +244,8 @@ impl RooflineFit {
         of(stat).or_else(|| of("any")).map(|m| m.log_sd)
     }
 
-    /// What of a deployment the fit does not speak for: `accelerator`, `dtype`, `kv_dtype`, `model`, `tp`, `pp`, `ep`.
+    /// What of a deployment the fit does not speak for: `accelerator`, `dtype`, `kv_dtype`, `model`, `tp`, `pp`,
+    /// `ep`.
     pub fn beyond(&self, deployment: &Deployment) -> BTreeSet<String> {
         let speaks = &self.speaks_for;
         let mut out = BTreeSet::new();
@@ -255,6 +256,7 @@ impl RooflineFit {
         };
         check("accelerator", &speaks.accelerators, &deployment.accelerator.name);
         check("dtype", &speaks.dtypes, deployment.dtype.name());
+        check("dtype", &speaks.dtypes, deployment.expert_dtype.name());
         check("kv_dtype", &speaks.kv_dtypes, deployment.kv_dtype.name());
         check("model", &speaks.models, &deployment.model.name);
         for (axis, value) in [

@@ -8,6 +8,7 @@ use super::interval::speed_factors;
 use crate::calibrate::observed_capture::{ServedDefaults, deployment_of};
 use crate::calibrate::step_shift_of;
 use crate::calibrate::{Capture, ClockSide};
+use crate::engine::vllm::Behaviour;
 use crate::input::InputError;
 use crate::scenario::machine::{fitted_front_end, front_end, host_times};
 use crate::sim::{FrontEnd, HostTimes, Stall};
@@ -31,6 +32,14 @@ const BESIDE_SPEED: f64 = 0.7;
 /// spread of kernel efficiencies from device to device (docs/CALIBRATION.md).
 const NEW_DEVICE: f64 = 0.15;
 const NEW_FORMAT: f64 = 0.10;
+/// A degree of tensor or expert parallelism that the fit has not seen, and one whose ranks share a bus: rings over two
+/// PCIe hosts differ by a factor of five (docs/CALIBRATION.md, Kernels).
+const NEW_SPLIT: f64 = 0.05;
+const SHARED_BUS: f64 = 0.6;
+/// An engine that schedules otherwise than the fit's: host time that was hidden there, about 1 ms a step, shows here.
+const NEW_HOST: f64 = 0.06;
+/// Scatter of a figure that no fit has held out, beside the speed of its run.
+const UNTESTED_TAIL: f64 = 0.02;
 /// The same for the front end and all that is no step time.
 const NEW_DEVICE_LATENCY: f64 = 0.2;
 
@@ -195,7 +204,10 @@ impl Guises {
                 stall: None,
             })
         };
-        let beyond = fit.beyond(deployment);
+        let mut beyond = fit.beyond(deployment);
+        if other_host(fit, deployment) {
+            beyond.insert("engine".to_owned());
+        }
         let kind = if beyond.contains("model") {
             "new_model"
         } else {
@@ -210,6 +222,16 @@ impl Guises {
         }
         if beyond.contains("dtype") || beyond.contains("kv_dtype") {
             speed = speed.hypot(NEW_FORMAT);
+        }
+        if beyond.contains("tp") || beyond.contains("ep") {
+            let shared_bus = deployment.tp > 2 && deployment.accelerator.scaleup_gb_s.is_none();
+            speed = speed.hypot(if shared_bus { SHARED_BUS } else { NEW_SPLIT });
+        }
+        if beyond.contains("pp") {
+            speed = speed.hypot(f64::from(deployment.pp).ln());
+        }
+        if beyond.contains("engine") {
+            speed = speed.hypot(NEW_HOST);
         }
         let draws = fit.parameter_draws();
         let factors = speed_factors(GUISES, speed);
@@ -248,7 +270,7 @@ impl Guises {
                     (m.metric.clone(), m.stat.clone(), sd)
                 })
                 .collect(),
-            otherwise: 0.01,
+            otherwise: UNTESTED_TAIL,
         })
     }
 
@@ -273,6 +295,17 @@ impl Guises {
             .or_else(widest)
             .unwrap_or(self.otherwise)
     }
+}
+
+/// The fit's engines hide host time behind the device where this deployment does not, or the other way round.
+fn other_host(fit: &RooflineFit, deployment: &Deployment) -> bool {
+    let mut known = fit
+        .speaks_for
+        .engines
+        .iter()
+        .filter_map(|e| Behaviour::of(e.strip_prefix("vllm ")?).ok())
+        .peekable();
+    known.peek().is_some() && known.all(|b| b.async_by_default != deployment.asynchronous)
 }
 
 #[cfg(test)]

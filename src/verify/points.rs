@@ -27,6 +27,9 @@ pub struct PointComparison {
     pub metrics: Vec<PointFigure>,
     /// What the row does not say and was assumed.
     pub assumptions: Vec<String>,
+    /// Why the row has no figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// One figure of a row.
@@ -95,6 +98,7 @@ pub fn compare_point(point: &Point, guises: &Guises) -> Result<PointComparison, 
         row: point.row,
         metrics,
         assumptions: point.assumptions.clone(),
+        error: None,
     })
 }
 

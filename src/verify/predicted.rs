@@ -1,12 +1,14 @@
 //! 90 % intervals of a scenario's figures: the plan run in every guise of its fit.
 
+use std::sync::Arc;
+
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::guises::{Guises, MachineModel};
 use super::interval::interval;
-use super::watch::Scaled;
+use super::watch::{Scaled, Watch};
 use crate::calibrate::repeats::figures;
 use crate::explore::study::{Study, StudyError, StudyRun};
 use crate::input::InputError;
@@ -55,14 +57,14 @@ pub fn predicted(plan: &Plan, run: &StudyRun) -> Result<Option<Vec<PredictedFigu
         .others
         .par_iter()
         .map(|other| {
-            let study = Study::on(machine(other), plan.clone());
+            let study = Study::on(machine(other, None), plan.clone());
             study.run(0).map(|r| figures(&r.summary))
         })
         .collect::<Result<Vec<_>, _>>()?;
-    let mut extrapolated: Vec<String> = guises.beyond.iter().cloned().collect();
-    if run.extrapolated_share.is_some_and(|s| s > 0.01) {
-        extrapolated.push("batch".to_owned());
-    }
+    let watch = Arc::new(Watch::of(&guises));
+    Study::on(machine(&guises.best, Some(watch.clone())), plan.clone()).run(0)?;
+    let mut extrapolated = watch.left();
+    extrapolated.extend(guises.beyond.iter().cloned());
     let predicted = figures(&run.summary)
         .into_iter()
         .enumerate()
@@ -85,9 +87,12 @@ pub fn predicted(plan: &Plan, run: &StudyRun) -> Result<Option<Vec<PredictedFigu
 }
 
 /// A guise as the machine of a plan.
-fn machine(model: &MachineModel) -> Machine {
+fn machine(model: &MachineModel, watch: Option<Arc<Watch>>) -> Machine {
     Machine {
-        step_time: std::sync::Arc::new(Faster(model.clone())),
+        step_time: Arc::new(Guise {
+            model: model.clone(),
+            watch,
+        }),
         host: model.host,
         front_end: model.front_end,
         hull: None,
@@ -95,16 +100,19 @@ fn machine(model: &MachineModel) -> Machine {
     }
 }
 
-/// The step times of a guise at its speed.
+/// The step times of a guise at its speed, watched or not.
 #[derive(Debug)]
-struct Faster(MachineModel);
+struct Guise {
+    model: MachineModel,
+    watch: Option<Arc<Watch>>,
+}
 
-impl StepTime for Faster {
+impl StepTime for Guise {
     fn duration(&self, batch: &BatchShape) -> SimDuration {
         Scaled {
-            inner: self.0.step_time.as_ref(),
-            factor: self.0.speed,
-            watch: None,
+            inner: self.model.step_time.as_ref(),
+            factor: self.model.speed,
+            watch: self.watch.as_deref(),
         }
         .duration(batch)
     }
