@@ -451,7 +451,12 @@ fn resolve_blocks(
     let derivable = system.model.is_some() && system.accelerator.is_some();
     if given || derivable {
         match resolve_system(system.clone(), &origin, base) {
-            Err(e) if !given && e.place.as_deref() == Some("system.engine.num_gpu_blocks") => {
+            // Only where the profile lacks a figure: a model that does not fit did not run there.
+            Err(e)
+                if !given
+                    && e.place.as_deref() == Some("system.engine.num_gpu_blocks")
+                    && e.found.contains("states no") =>
+            {
                 assumptions.push(format!("KV blocks cannot be derived: {}", e.found));
             }
             other => return other,

@@ -464,7 +464,13 @@ fn misfit(runs: &[StepsRun], steps: &StepsFit) -> Vec<Misfit> {
     let known = if seen.is_empty() {
         UNTESTED_SPEED
     } else {
-        scatter_of(&seen).max(LEAST_SPEED)
+        // Two runs tell hardly anything of how runs differ.
+        let least = if runs.len() < 3 {
+            UNTESTED_SPEED
+        } else {
+            LEAST_SPEED
+        };
+        scatter_of(&seen).max(least)
     };
     roofline_file::push(&mut out, "step", "run", known, seen.len());
     let unseen = speeds(&|what, index| roofline_file::leaves_model_out(what, index, &deployments));
@@ -504,7 +510,7 @@ fn speaks_for(runs: &[StepsRun], engines: Vec<String>) -> SpeaksFor {
 
 /// What too few runs leave open, and what asynchronous ones mean.
 fn thin(runs: &[StepsRun]) -> Vec<String> {
-    let mut out = roofline_file::thin_runs(runs.iter().map(|r| &r.deployment));
+    let mut out = roofline_file::thin_runs(runs.len(), runs.iter().map(|r| &r.deployment));
     if runs.len() < FEWEST_RUNS {
         out.push("too few runs to resample: stretches of them were resampled instead".to_owned());
     }

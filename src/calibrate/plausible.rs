@@ -42,9 +42,6 @@ pub(super) fn check(
              hold durations use 'kneeboard import --columns ttft_s=…,e2e_s=…'",
         ));
     }
-    if stated.is_some() {
-        return Ok(());
-    }
     let ttft: Vec<f64> = served()
         .filter_map(|r| Some(r.first_token_s? - r.arrival_s))
         .collect();
@@ -52,6 +49,20 @@ pub(super) fn check(
         .filter(|r| r.output_tokens > 1)
         .filter_map(|r| Some((r.last_token_s? - r.first_token_s?) / f64::from(r.output_tokens - 1)))
         .collect();
+    if stated.is_some() {
+        // A stated unit is believed, but no machine makes a token in less than 20 us, and no client waits a day.
+        let impossible =
+            median(&tpot).is_some_and(|t| t < 2e-5) || median(&ttft).is_some_and(|t| t > 86_400.0);
+        return if impossible {
+            Err(
+                InputError::in_file(path, "holds times that no machine has in the stated unit")
+                    .at("time_unit")
+                    .allowed("the unit that the columns are really in: s, ms, us or ns"),
+            )
+        } else {
+            Ok(())
+        };
+    }
     let arrivals = served().map(|r| r.arrival_s);
     let span = arrivals.clone().fold(0.0, f64::max) - arrivals.fold(f64::INFINITY, f64::min);
     judge(median(&ttft), median(&tpot), span).map_or(Ok(()), |(found, unit)| {

@@ -9,13 +9,14 @@ use super::fit_runs::{Priors, RunFigure, RunFit};
 use super::observed::{Figure, Metric, ObservedError, ObservedRun, Stat};
 use super::robust::median;
 use crate::steptime::hull::Hull;
-use crate::steptime::parameters::{Parameters, SPECS};
+use crate::steptime::parameters::{Param, Parameters, SPECS};
 use crate::steptime::roofline_fit::{
     Correlation, Door, FitData, FitError, FitRange, FittedParameter, Form, Misfit, ROOFLINE_FIT_FORMAT,
     RooflineFit, SpeaksFor,
 };
 use crate::steptime::{BatchShape, Deployment, Roofline, StepTime};
 use crate::units::SimDuration;
+use crate::workload::trace::TraceRequest;
 
 /// A parameter whose spread the data shrink to less than this share of the prior's is identified.
 const IDENTIFIED_BELOW: f64 = 0.7;
@@ -213,10 +214,15 @@ fn misfit(runs: &[ObservedRun], fit: &RunFit) -> Vec<Misfit> {
     };
     let single = left_out("run ");
     let speed: Vec<f64> = single.iter().filter_map(|f| speed_error(runs, f)).collect();
-    let known = if speed.is_empty() {
-        UNTESTED_SPEED
+    // What the fit misses of its own data it will miss of others'; and repeats of one condition tell nothing of others.
+    let own: Vec<f64> = fit.fitted.iter().filter_map(|f| speed_error(runs, f)).collect();
+    let known = scatter_of(&speed)
+        .max(if own.is_empty() { 0.0 } else { scatter_of(&own) })
+        .max(LEAST_SPEED);
+    let known = if speed.is_empty() || conditions(runs) < FEW_CONDITIONS {
+        known.max(UNTESTED_SPEED)
     } else {
-        scatter_of(&speed).max(LEAST_SPEED)
+        known
     };
     push(&mut out, "step", "run", known, speed.len());
     let deployments: Vec<&Deployment> = runs.iter().map(|r| &r.deployment).collect();
@@ -296,7 +302,21 @@ fn speed_error(runs: &[ObservedRun], f: &RunFigure) -> Option<f64> {
 
 /// What too few runs leave open, and what no run responds to.
 fn thin(runs: &[ObservedRun], fit: &RunFit) -> Vec<String> {
-    let mut out = thin_runs(runs.iter().map(|r| &r.deployment));
+    let mut out = thin_runs(conditions(runs), runs.iter().map(|r| &r.deployment));
+    out.extend(missed(runs, fit));
+    let stuck: Vec<&str> = fit
+        .responsive
+        .iter()
+        .filter(|p| at_bound(**p, fit.parameters[**p]))
+        .map(|p| p.spec().name)
+        .collect();
+    if !stuck.is_empty() {
+        out.push(format!(
+            "{} ended at the bound of what is believed: the data may be in another unit, or the machine is not what \
+             the profiles say",
+            stuck.join(", ")
+        ));
+    }
     let open: Vec<&str> = SPECS
         .iter()
         .filter(|s| !fit.responsive.contains(&s.param))
@@ -311,15 +331,77 @@ fn thin(runs: &[ObservedRun], fit: &RunFit) -> Vec<String> {
     out
 }
 
+/// A parameter stands at one of its bounds.
+fn at_bound(param: Param, value: f64) -> bool {
+    let (low, high) = param.spec().bounds;
+    value <= low * 1.001 || value >= high * 0.999
+}
+
+/// Figures of the fitted data that are missed by more than half, if there are any.
+fn missed(runs: &[ObservedRun], fit: &RunFit) -> Vec<String> {
+    fit.fitted
+        .iter()
+        .filter(|f| log_error(runs, f).abs() > 0.5)
+        .map(|f| {
+            let o = runs[f.run].observations[f.observation];
+            let (metric, stat) = figure_names(o.figure);
+            format!(
+                "{}: {metric} {stat} is {:.4} and the fit makes it {:.4}: check its unit and knobs, and do not trust \
+                 this fit before",
+                runs[f.run].name, o.value, f.predicted
+            )
+        })
+        .collect()
+}
+
+/// Fewer conditions than this tell hardly anything of how runs differ.
+const FEW_CONDITIONS: usize = 3;
+
+/// Conditions among the runs: deployments, loads and lengths that differ by more than a few percent.
+fn conditions(runs: &[ObservedRun]) -> usize {
+    let near = |x: f64| (20.0 * x.max(1e-9).ln()).round() as i64;
+    let set: BTreeSet<String> = runs
+        .iter()
+        .map(|r| {
+            let n = r.trace.requests.len().max(1) as f64;
+            let mean = |f: fn(&TraceRequest) -> u32| {
+                r.trace.requests.iter().map(|q| f64::from(f(q))).sum::<f64>() / n
+            };
+            let last = r
+                .trace
+                .requests
+                .iter()
+                .map(|q| q.arrival)
+                .max()
+                .unwrap_or_default();
+            let d = &r.deployment;
+            format!(
+                "{} {} {} {} {} {} {:?} {} {} {}",
+                d.model.name,
+                d.accelerator.name,
+                d.dtype,
+                d.tp,
+                d.pp,
+                d.ep,
+                r.load,
+                near(n / last.as_secs_f64().max(1e-6)),
+                near(mean(|q| q.input_tokens)),
+                near(mean(|q| q.max_output_tokens)),
+            )
+        })
+        .collect();
+    set.len()
+}
+
 /// What too few runs, of these deployments, leave open.
-pub(super) fn thin_runs<'a>(runs: impl Iterator<Item = &'a Deployment>) -> Vec<String> {
+pub(super) fn thin_runs<'a>(conditions: usize, runs: impl Iterator<Item = &'a Deployment>) -> Vec<String> {
     let models: Vec<&str> = runs.map(|d| d.model.name.as_str()).collect();
     let mut out = Vec::new();
-    if models.len() < 3 {
+    if conditions < FEW_CONDITIONS {
         out.push(format!(
-            "only {} run(s): hardly anything tells how runs differ; where none could be left out, the speed of steps is \
-             taken to be wrong by {:.0} % (one standard deviation)",
-            models.len(),
+            "only {} run(s) that differ: hardly anything tells how runs differ; the speed of steps is \
+             taken to be wrong by at least {:.0} % (one standard deviation)",
+            conditions,
             100.0 * UNTESTED_SPEED
         ));
     }

@@ -14,7 +14,7 @@ use crate::calibrate::stalls::is_stalled;
 use crate::calibrate::{Capture, CaptureMode};
 use crate::input::InputError;
 use crate::metric::summary::Summary;
-use crate::record::RunRecord;
+use crate::record::{RunRecord, Status};
 use crate::sim::{SimError, Stall, WorldConfig, run};
 use crate::steptime::StepTime;
 use crate::steptime::fit_file::RepeatSpread;
@@ -278,7 +278,16 @@ fn play(
 /// Axes on which the run leaves what the fit has seen.
 fn extrapolated(capture: &Capture, guises: &Guises) -> Result<Vec<String>, CompareError> {
     let watch = Watch::of(guises);
-    simulate(capture, &guises.best, guises.best.stall, 1.0, Some(&watch))?;
+    let run = simulate(capture, &guises.best, guises.best.stall, 1.0, Some(&watch))?;
+    if run.requests.iter().all(|r| r.status == Status::Rejected) {
+        return Err(InputError::in_file(
+            &capture.folder,
+            "no request can be served under the knobs of the manifest",
+        )
+        .at("engine_effective")
+        .allowed("max_model_len, num_gpu_blocks and max_num_batched_tokens that hold the requests")
+        .into());
+    }
     let mut axes = watch.left();
     axes.extend(guises.beyond.iter().cloned());
     Ok(axes)
