@@ -171,13 +171,13 @@ pub fn compare(
         predict(capture, model, 1.0 - BAND)?,
         predict(capture, model, 1.0 + BAND)?,
     );
+    let (extrapolated, reach) = extrapolated(capture, guises)?;
     let others = guises
-        .others
+        .others_at(reach)
         .par_iter()
         .enumerate()
         .map(|(index, other)| play(capture, other, index as u64 % PHASES, 1.0, None))
         .collect::<Result<Vec<_>, _>>()?;
-    let extrapolated = extrapolated(capture, guises)?;
     let metrics: Vec<FigureComparison> = figures(&actual)
         .into_iter()
         .zip(predicted)
@@ -275,8 +275,8 @@ fn play(
     Ok(figures(&Summary::of(&record, &summary_options(capture)?)))
 }
 
-/// Axes on which the run leaves what the fit has seen.
-fn extrapolated(capture: &Capture, guises: &Guises) -> Result<Vec<String>, CompareError> {
+/// Axes on which the run leaves what the fit has seen, and how far.
+fn extrapolated(capture: &Capture, guises: &Guises) -> Result<(Vec<String>, f64), CompareError> {
     let watch = Watch::of(guises);
     let run = simulate(capture, &guises.best, guises.best.stall, 1.0, Some(&watch))?;
     if run.requests.iter().all(|r| r.status == Status::Rejected) {
@@ -290,7 +290,7 @@ fn extrapolated(capture: &Capture, guises: &Guises) -> Result<Vec<String>, Compa
     }
     let mut axes = watch.left();
     axes.extend(guises.beyond.iter().cloned());
-    Ok(axes)
+    Ok((axes, watch.reach()))
 }
 
 /// The capture's arrivals on the capture's engine, with `stall` and with all step times multiplied by `factor`.

@@ -36,6 +36,9 @@ const NEW_FORMAT: f64 = 0.10;
 /// PCIe hosts differ by a factor of five (docs/CALIBRATION.md, Kernels).
 const NEW_SPLIT: f64 = 0.05;
 const SHARED_BUS: f64 = 0.6;
+/// What batches e times as large as any fitted add: fits that were equal on loads up to 37 % of the seats differed by
+/// 10 points at 65 % (a trial with the same data, docs/CALIBRATION.md), which is 0.05 of standard deviation.
+const REACH: f64 = 0.05;
 /// An engine that schedules otherwise than the fit's: host time that was hidden there, about 1 ms a step, shows here.
 const NEW_HOST: f64 = 0.06;
 /// Scatter of a figure that no fit has held out, beside the speed of its run.
@@ -73,6 +76,10 @@ pub struct Guises {
     pub beyond: BTreeSet<String>,
     misfit: Vec<(String, String, f64)>,
     otherwise: f64,
+    /// Standard deviation of the logarithm of the speed of the others.
+    speed_sd: f64,
+    /// What batches e times as large as any seen add to it.
+    reach_sd: f64,
 }
 
 impl Guises {
@@ -176,6 +183,8 @@ impl Guises {
                 })
                 .collect(),
             otherwise: UNTESTED_LATENCY,
+            speed_sd: 0.0,
+            reach_sd: 0.0,
         })
     }
 
@@ -271,7 +280,27 @@ impl Guises {
                 })
                 .collect(),
             otherwise: UNTESTED_TAIL,
+            speed_sd: speed,
+            reach_sd: REACH,
         })
+    }
+
+    /// The others for a run whose steps reach beyond what the fit has seen by the logarithm `reach`: fits that are almost
+    /// equal on fitted loads differ by several percent at twice the load.
+    pub fn others_at(&self, reach: f64) -> Vec<MachineModel> {
+        let further = self.reach_sd * reach.max(0.0);
+        let wider = if self.speed_sd > 0.0 {
+            self.speed_sd.hypot(further) / self.speed_sd
+        } else {
+            1.0
+        };
+        self.others
+            .iter()
+            .map(|other| MachineModel {
+                speed: other.speed.powf(wider),
+                ..other.clone()
+            })
+            .collect()
     }
 
     /// Relative scatter of a figure beside that of the speed of its run.

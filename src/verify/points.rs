@@ -62,7 +62,7 @@ pub fn compare_point(point: &Point, guises: &Guises) -> Result<PointComparison, 
     let watch = Watch::of(guises);
     let best = predict(point, &guises.best, &wanted, Some(&watch))?;
     let others = guises
-        .others
+        .others_at(watch.reach())
         .par_iter()
         .map(|other| predict(point, other, &wanted, None))
         .collect::<Result<Vec<_>, _>>()?;

@@ -53,16 +53,16 @@ pub fn predicted(plan: &Plan, run: &StudyRun) -> Result<Option<Vec<PredictedFigu
                 .into());
         }
     };
+    let watch = Arc::new(Watch::of(&guises));
+    Study::on(machine(&guises.best, Some(watch.clone())), plan.clone()).run(0)?;
     let others = guises
-        .others
+        .others_at(watch.reach())
         .par_iter()
         .map(|other| {
             let study = Study::on(machine(other, None), plan.clone());
             study.run(0).map(|r| figures(&r.summary))
         })
         .collect::<Result<Vec<_>, _>>()?;
-    let watch = Arc::new(Watch::of(&guises));
-    Study::on(machine(&guises.best, Some(watch.clone())), plan.clone()).run(0)?;
     let mut extrapolated = watch.left();
     extrapolated.extend(guises.beyond.iter().cloned());
     let predicted = figures(&run.summary)

@@ -20,8 +20,19 @@ pub(super) struct Scaled<'a> {
 #[derive(Debug)]
 pub(super) struct Watch {
     hull: Hull,
-    seen: Mutex<(u64, BTreeMap<&'static str, u64>)>,
+    seen: Mutex<Seen>,
 }
+
+#[derive(Debug, Default)]
+struct Seen {
+    steps: u64,
+    outside: BTreeMap<&'static str, u64>,
+    /// Sum over the steps of the logarithm of how many times the largest batch seen each was, on the worst axis.
+    reach: f64,
+}
+
+/// Axes of a batch's size, along which a prediction is carried further the larger the batch is.
+const SIZES: [&str; 4] = ["tokens", "prefill_tokens", "decode_seqs", "decode_context_tokens"];
 
 /// An axis counts as left when more than this share of the steps lies outside on it.
 const LEFT_ABOVE: f64 = 0.01;
@@ -50,12 +61,22 @@ impl Watch {
         let Ok(seen) = self.seen.lock() else {
             return Vec::new();
         };
-        let (steps, by_axis) = &*seen;
-        by_axis
+        seen.outside
             .iter()
-            .filter(|(_, n)| **n as f64 > LEFT_ABOVE * *steps as f64)
+            .filter(|(_, n)| **n as f64 > LEFT_ABOVE * seen.steps as f64)
             .map(|(axis, _)| (*axis).to_owned())
             .collect()
+    }
+
+    /// Mean logarithm of how far the steps reach beyond the largest batches seen; 0 inside.
+    pub fn reach(&self) -> f64 {
+        self.seen.lock().map_or(0.0, |seen| {
+            if seen.steps == 0 {
+                0.0
+            } else {
+                seen.reach / seen.steps as f64
+            }
+        })
     }
 }
 
@@ -64,10 +85,18 @@ impl StepTime for Scaled<'_> {
         if let Some(watch) = self.watch
             && let Ok(mut seen) = watch.seen.lock()
         {
-            seen.0 += 1;
+            seen.steps += 1;
+            let mut reach = 0.0_f64;
             for exceeded in watch.hull.exceeded(batch) {
-                *seen.1.entry(exceeded.axis).or_default() += 1;
+                *seen.outside.entry(exceeded.axis).or_default() += 1;
+                if let Some((_, high)) = exceeded.seen
+                    && SIZES.contains(&exceeded.axis)
+                    && exceeded.value > high
+                {
+                    reach = reach.max((exceeded.value / high.max(1.0)).ln());
+                }
             }
+            seen.reach += reach;
         }
         let nanos = self.inner.duration(batch).as_nanos() as f64 * self.factor;
         SimDuration(nanos.round().max(1.0) as u64)
