@@ -51,7 +51,8 @@ pub enum FitError {
     },
     /// A run of which nothing can be used.
     #[error(
-        "{0} has no usable step: none computed anything without a stall, or all are off by half; leave it out"
+        "{0} has no usable step: it holds no steps.csv (then use `calibrate events`), none computed anything without a \
+         stall, or all are off by half; leave it out"
     )]
     NoSteps(String),
     /// The same run twice.

@@ -4,6 +4,7 @@ use comfy_table::{Table, presets};
 
 use super::number;
 use crate::steptime::RooflineFit;
+use crate::steptime::roofline_fit::FitError;
 
 /// The fit: parameters, what is left out and by how much it missed, notes.
 pub fn fit_text(fit: &RooflineFit) -> String {
@@ -37,7 +38,13 @@ pub fn fit_text(fit: &RooflineFit) -> String {
     out.push(String::new());
     out.push("Errors, (predicted - actual) / actual:".to_owned());
     let mut t = table(&["left out", "run", "figure", "actual", "predicted", "error"]);
-    for e in &fit.held_out {
+    // Without anything left out, how well the fitted figures are met is all there is to show.
+    let fitted: Vec<&FitError> = fit
+        .residuals
+        .iter()
+        .filter(|e| fit.held_out.is_empty() && e.actual.is_some())
+        .collect();
+    for e in fit.held_out.iter().chain(fitted) {
         t.add_row(vec![
             e.of.clone(),
             e.run.clone(),

@@ -22,7 +22,7 @@ pub struct KernelsArgs {
     /// Profile of the accelerator that the kernels ran on.
     #[arg(long, value_name = "NAME")]
     accelerator: String,
-    /// The fit file to write (YAML): the step-time model's parameters, for `--prior` of other fits.
+    /// The fit file to write (YAML): the step-time model's parameters, for `--priors` of other fits.
     #[arg(short, long, value_name = "FIT")]
     output: PathBuf,
     /// Also write everything that the kernels tell, by kind of kernel (YAML).
