@@ -68,7 +68,7 @@ pub fn nearest_fit(deployment: &Deployment, base: &Path) -> Result<PathBuf, Inpu
         .filter(|p| p.extension().is_some_and(|e| e == "yaml"))
         .collect();
     paths.sort();
-    let mut best: Option<((bool, bool, bool, u64), PathBuf)> = None;
+    let mut best: Option<((u64, bool, bool), PathBuf)> = None;
     for path in paths {
         let AnyFit::Roofline(fit) = AnyFit::read(&path)? else {
             continue;
@@ -86,7 +86,7 @@ pub fn nearest_fit(deployment: &Deployment, base: &Path) -> Result<PathBuf, Inpu
 }
 
 /// How far a fit is from a deployment; less is nearer.
-fn distance(fit: &RooflineFit, deployment: &Deployment, base: &Path) -> (bool, bool, bool, u64) {
+fn distance(fit: &RooflineFit, deployment: &Deployment, base: &Path) -> (u64, bool, bool) {
     let beyond = fit.beyond(deployment);
     let figures = |a: &Accelerator| {
         let bandwidth = a.memory_bandwidth_gb_s.as_ref().map_or(1.0, |f| f.value);
@@ -105,11 +105,12 @@ fn distance(fit: &RooflineFit, deployment: &Deployment, base: &Path) -> (bool, b
         })
         .min()
         .unwrap_or(u64::MAX);
+    // Of another accelerator the distance counts before all else.
+    let other = beyond.contains("accelerator");
     (
-        beyond.contains("accelerator"),
+        if other { apart.max(1) } else { 0 },
         fit.door == Door::Kernels,
         beyond.contains("dtype"),
-        apart,
     )
 }
 
