@@ -3,5 +3,7 @@
 pub mod bundle;
 pub mod events;
 pub mod import;
+pub mod recorder;
 
 pub use events::{ReplicaRecord, RequestRecord, RunRecord, Segment, Status, TokenLog};
+pub use recorder::{Chunk, Recorder, StepRun};
