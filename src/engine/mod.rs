@@ -26,6 +26,17 @@ pub struct Grant {
     pub drafts: u32,
     /// The row reaches the last known token, so it yields output.
     pub samples: bool,
+    /// The request's place in the running list: rows with smaller numbers stand before it.
+    pub(crate) order: u64,
+}
+
+/// A request that decoded steadily (see [`StepPlan::steady`]) and does no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left {
+    /// Which request.
+    pub id: RequestId,
+    /// Steps that followed its last listed row, were committed, and gave it one token each.
+    pub steps: u32,
 }
 
 /// A request taken from the waiting queue in a step, for the first time or after a preemption.
@@ -42,8 +53,15 @@ pub struct Admission {
 /// What one call of the scheduler decided.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StepPlan {
-    /// Rows in batch order: running requests in list order, then the admitted ones.
+    /// Rows in batch order: running requests in list order, then the admitted ones. Without the steady ones.
     pub grants: Vec<Grant>,
+    /// Rows that are not listed: requests that decode one token in this step as in the one before, with nothing to
+    /// tell about them. An engine without a steady set lists every row.
+    pub steady: u32,
+    /// Requests of this batch that decode steadily from the next plan on.
+    pub entered: Vec<RequestId>,
+    /// Requests that were steady up to the plan before; their tokens under way are told by [`StepResult::emitted`].
+    pub left: Vec<Left>,
     /// Requests admitted in this call, in order.
     pub admitted: Vec<Admission>,
     /// Requests preempted in this call, in order.
@@ -62,10 +80,23 @@ impl StepPlan {
     /// Empties the plan, keeping its memory.
     pub fn clear(&mut self) {
         self.grants.clear();
+        self.steady = 0;
+        self.entered.clear();
+        self.left.clear();
         self.admitted.clear();
         self.preempted.clear();
         self.shape.clear();
         (self.running, self.waiting, self.free_blocks) = (0, 0, 0);
+    }
+
+    /// Nothing is computed.
+    pub fn is_empty(&self) -> bool {
+        self.grants.is_empty() && self.steady == 0
+    }
+
+    /// Its commit changes nothing but the number of tokens of the steady rows: nobody enters or ends.
+    pub fn only_repeats(&self) -> bool {
+        self.entered.is_empty() && self.grants.iter().all(|g| !g.samples)
     }
 }
 
@@ -82,7 +113,9 @@ pub enum FinishReason {
 /// What came out of a committed step.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StepResult {
-    /// Output tokens by request, in batch order; rows without output are absent.
+    /// Requests that were steady before this step; their token of this step is among the emitted ones.
+    pub left: Vec<Left>,
+    /// Output tokens by request, in batch order; rows without output and steady rows are absent.
     pub emitted: Vec<(RequestId, u32)>,
     /// Requests that ended, in batch order.
     pub finished: Vec<(RequestId, FinishReason)>,
@@ -93,6 +126,7 @@ pub struct StepResult {
 impl StepResult {
     /// Empties the result, keeping its memory.
     pub fn clear(&mut self) {
+        self.left.clear();
         self.emitted.clear();
         self.finished.clear();
         self.free_blocks = 0;
@@ -161,4 +195,29 @@ pub trait Engine: std::fmt::Debug + Send {
 
     /// Batches that may be under way at once: 1, or 2 with asynchronous scheduling (rule S51).
     fn queue_depth(&self) -> usize;
+
+    /// How many further plans, at most, would be the last one with every context longer by its row's tokens, if
+    /// nothing arrives: nobody is admitted, preempted, or ends, and batches under way only repeat
+    /// ([`StepPlan::only_repeats`]). 0 when that is not known.
+    fn repeats(&self) -> u32 {
+        0
+    }
+
+    /// Writes the free KV blocks after each of the next `most` repeated plans into `free` (cleared first), as far as
+    /// there are blocks enough. `most` is at most [`Engine::repeats`].
+    fn foresee(&self, most: u32, free: &mut Vec<u32>) {
+        let _ = most;
+        free.clear();
+    }
+
+    /// Takes `plans` repeated plans at once, and as many commits of the oldest batches under way. At most as many as
+    /// [`Engine::foresee`] told.
+    fn leap(&mut self, plans: u32) {
+        debug_assert!(plans == 0, "an engine that foresees nothing cannot leap");
+    }
+
+    /// Ends the steadiness of every request, into `left`: what they got is told, though the run is cut off here.
+    fn list_all(&mut self, left: &mut Vec<Left>) {
+        let _ = left;
+    }
 }

@@ -17,6 +17,11 @@ impl BlockTable {
     pub const fn held(&self) -> u32 {
         self.held
     }
+
+    /// Counts blocks that [`KvCache::take`] took as this table's; without prefix caching only.
+    pub fn add_held(&mut self, blocks: u32) {
+        self.held += blocks;
+    }
 }
 
 /// One engine's KV blocks.
@@ -107,6 +112,13 @@ impl KvCache {
         self.free_hits = 0;
         let grown = self.grow(table, tokens);
         debug_assert!(grown, "the need was checked before");
+    }
+
+    /// Takes free blocks for nobody in particular; [`BlockTable::add_held`] says later whose they are. Without prefix
+    /// caching only. The caller has checked that they are free.
+    pub fn take(&mut self, blocks: u32) {
+        debug_assert!(self.prefix.is_none() && blocks <= self.free);
+        self.free -= blocks;
     }
 
     /// Extends a table to hold `tokens`, or returns false and changes nothing when too few blocks are free.

@@ -53,6 +53,11 @@ impl TokenStream {
         }
     }
 
+    /// Every block that gets full after `known` tokens is this request's own: nobody else can find it.
+    pub fn tail_is_private(&self, known: u32) -> bool {
+        self.scripted_prompt == 0 && self.shared_tokens <= known
+    }
+
     /// Key of the block with number `block` in a cache of `block_size` tokens a block.
     pub fn key(&self, block: u32, block_size: u32) -> BlockKey {
         let end = (u64::from(block) + 1) * u64::from(block_size);

@@ -2,8 +2,9 @@
 
 pub mod bundle;
 pub mod events;
+pub mod full;
 pub mod import;
 pub mod recorder;
 
 pub use events::{ReplicaRecord, RequestRecord, RunRecord, Segment, Status, TokenLog};
-pub use recorder::{Chunk, Recorder, StepRun};
+pub use recorder::{Chunk, Recorder, ReplicaTotals, StepRun};

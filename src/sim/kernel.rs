@@ -20,7 +20,8 @@ pub enum Class {
     Control,
 }
 
-/// Key of an event: time, class, then the order in which it was scheduled.
+/// Key of an event: time, class, then the number of the replica whose step it ends, or the order in which it was
+/// scheduled.
 type Key = (SimTime, Class, u64);
 
 /// Time does not advance: more events at one instant than the run can need.
@@ -82,11 +83,18 @@ impl<E> Kernel<E> {
         self.now
     }
 
-    /// Schedules an event; one in the past happens now.
+    /// Schedules an event; one in the past happens now. Events of one class at one instant come in the order in which
+    /// they were scheduled.
     pub fn schedule(&mut self, at: SimTime, class: Class, event: E) {
-        debug_assert!(at >= self.now, "an event in the past");
-        let key = (at.max(self.now), class, self.scheduled);
+        self.schedule_ranked(at, class, self.scheduled, event);
         self.scheduled += 1;
+    }
+
+    /// Schedules an event whose place among those of its class at one instant is given: when it was scheduled may
+    /// depend on how many steps were taken at once.
+    pub fn schedule_ranked(&mut self, at: SimTime, class: Class, rank: u64, event: E) {
+        debug_assert!(at >= self.now, "an event in the past");
+        let key = (at.max(self.now), class, rank);
         self.heap.push(Reverse(Entry { key, event }));
     }
 

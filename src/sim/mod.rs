@@ -3,12 +3,16 @@
 mod front;
 mod host;
 pub mod kernel;
+mod leap;
+mod live;
 mod replica;
 mod router;
+mod run;
 mod stall;
 mod world;
 
 pub use front::FrontEnd;
 pub use host::HostTimes;
+pub use run::{StreamError, Told, run, run_at, run_streamed};
 pub use stall::Stall;
-pub use world::{LoadModel, SimError, WorldConfig, run};
+pub use world::{LoadModel, Pace, SimError, WorldConfig};

@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 
 use super::host::HostTimes;
+use super::leap::Leap;
+use super::live::LiveRequests;
 use super::stall::{Stall, StallState};
-use crate::engine::{Engine, FinishReason, Refusal, RequestId, StepPlan, StepResult};
-use crate::record::{ReplicaRecord, RequestRecord, Segment, Status, TokenLog};
+use crate::engine::{Engine, Left, Refusal, RequestId, StepPlan, StepResult};
+use crate::record::{Chunk, Recorder, ReplicaTotals, Status, StepRun};
 use crate::steptime::StepTime;
 use crate::units::{SimDuration, SimTime};
-use crate::workload::trace::TraceRequest;
 
 /// What the host process does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,19 +26,20 @@ enum Host {
 
 /// A batch under way.
 #[derive(Debug)]
-struct InFlight {
-    plan: StepPlan,
-    start: SimTime,
-    end: SimTime,
+pub(super) struct InFlight {
+    pub plan: StepPlan,
+    pub start: SimTime,
+    pub end: SimTime,
 }
 
 /// One replica at work.
 #[derive(Debug)]
 pub(super) struct Replica {
-    engine: Box<dyn Engine>,
+    number: u32,
+    pub(super) engine: Box<dyn Engine>,
     asynchronous: bool,
-    host_times: HostTimes,
-    stall: Option<(Stall, StallState)>,
+    pub(super) host_times: HostTimes,
+    pub(super) stall: Option<(Stall, StallState)>,
     host: Host,
     /// A step has just ended; its gap has not begun.
     owes_gap: bool,
@@ -45,33 +47,42 @@ pub(super) struct Replica {
     woke: Option<(SimTime, Host)>,
     /// Delivered requests that the engine has not taken yet.
     inbox: VecDeque<RequestId>,
-    in_flight: VecDeque<InFlight>,
-    device_free: SimTime,
+    pub(super) in_flight: VecDeque<InFlight>,
+    pub(super) device_free: SimTime,
     /// What is wrong with a step's duration, once one was unusable.
     unusable_step: Option<&'static str>,
     /// Plans to be used again.
     spare: Vec<StepPlan>,
     result: StepResult,
-    pub(super) record: ReplicaRecord,
+    /// Steps that ended.
+    pub(super) steps: u64,
+    /// End of the last one.
+    pub(super) last_end: SimTime,
+    /// Measured requests that get a token in every step without being told of.
+    pub(super) steady_measured: u32,
+    pub(super) leap: Leap,
+    pub(super) totals: ReplicaTotals,
 }
 
 /// What a replica reads and writes while it works.
-pub(super) struct Surroundings<'a> {
-    pub trace: &'a [TraceRequest],
+pub(super) struct Surroundings<'a, R: Recorder> {
     pub step_time: &'a dyn StepTime,
-    pub requests: &'a mut [RequestRecord],
+    pub live: &'a mut LiveRequests<R::Request>,
+    pub recorder: &'a mut R,
     /// Requests that ended, for the client.
     pub ended: &'a mut Vec<RequestId>,
 }
 
 impl Replica {
     pub fn new(
+        number: u32,
         engine: Box<dyn Engine>,
         host_times: HostTimes,
         stall: Option<Stall>,
         usable_blocks: u32,
     ) -> Self {
         Self {
+            number,
             asynchronous: engine.queue_depth() > 1,
             engine,
             host_times,
@@ -85,10 +96,15 @@ impl Replica {
             unusable_step: None,
             spare: Vec::new(),
             result: StepResult::default(),
-            record: ReplicaRecord {
+            steps: 0,
+            last_end: SimTime::ZERO,
+            steady_measured: 0,
+            leap: Leap::default(),
+            totals: ReplicaTotals {
+                replica: number,
                 usable_blocks,
                 free_blocks_at_end: usable_blocks,
-                ..ReplicaRecord::default()
+                preemptions: 0,
             },
         }
     }
@@ -108,13 +124,20 @@ impl Replica {
         self.engine.has_unfinished() || !self.inbox.is_empty()
     }
 
+    /// It waits for the oldest batch under way and has nothing else to do.
+    pub fn only_waits(&self) -> bool {
+        self.host == Host::Blocked
+            && self.inbox.is_empty()
+            && self.in_flight.len() == self.engine.queue_depth()
+    }
+
     /// The replica has a future event of its own.
     pub fn is_waiting_for_event(&self) -> bool {
         self.host != Host::Free
     }
 
     /// Its event has come: a result, or the host is free again.
-    pub fn wake(&mut self, now: SimTime, around: &mut Surroundings<'_>) {
+    pub fn wake<R: Recorder>(&mut self, now: SimTime, around: &mut Surroundings<'_, R>) {
         let ended = std::mem::replace(&mut self.host, Host::Free);
         self.woke = Some((now, ended));
         match ended {
@@ -128,7 +151,7 @@ impl Replica {
     }
 
     /// After all events of an instant: acts until it has to wait. Returns when it wants to be woken.
-    pub fn settle(&mut self, now: SimTime, around: &mut Surroundings<'_>) -> Option<SimTime> {
+    pub fn settle<R: Recorder>(&mut self, now: SimTime, around: &mut Surroundings<'_, R>) -> Option<SimTime> {
         match self.host {
             Host::Free => {}
             Host::Adding(_) | Host::Between | Host::Blocked => return None,
@@ -154,7 +177,7 @@ impl Replica {
             };
             if wants {
                 let (empty, preempted) = self.schedule(now, around);
-                if empty && !self.in_flight.iter().any(|b| !b.plan.grants.is_empty()) {
+                if empty && !self.in_flight.iter().any(|b| !b.plan.is_empty()) {
                     self.drop_empty_batches();
                     if preempted || (self.engine.wants_schedule() && !self.engine.has_unfinished()) {
                         continue;
@@ -174,7 +197,7 @@ impl Replica {
     }
 
     /// Takes requests into the engine; true when the host is busy with one now.
-    fn take_inbox(&mut self, now: SimTime, around: &mut Surroundings<'_>) -> bool {
+    fn take_inbox<R: Recorder>(&mut self, now: SimTime, around: &mut Surroundings<'_, R>) -> bool {
         while let Some(id) = self.inbox.pop_front() {
             if self.host_times.adds_take_time() {
                 self.host = Host::Adding(id);
@@ -185,10 +208,10 @@ impl Replica {
         false
     }
 
-    fn submit(&mut self, id: RequestId, now: SimTime, around: &mut Surroundings<'_>) {
-        let record = &mut around.requests[id as usize];
-        match self.engine.submit(id, &around.trace[id as usize]) {
-            Ok(()) => record.enqueued = Some(now),
+    fn submit<R: Recorder>(&mut self, id: RequestId, now: SimTime, around: &mut Surroundings<'_, R>) {
+        let live = around.live.get(id);
+        match self.engine.submit(id, &live.asked) {
+            Ok(()) => live.record.enqueued = Some(now),
             Err(refusal) => {
                 debug_assert!(matches!(
                     refusal,
@@ -196,32 +219,37 @@ impl Replica {
                         | Refusal::LargerThanCache { .. }
                         | Refusal::LargerThanBudget { .. }
                 ));
-                record.status = Status::Rejected;
+                live.record.status = Status::Rejected;
+                live.has_ended = true;
                 around.ended.push(id);
             }
         }
     }
 
     /// One schedule call and the start of its batch. Says whether it was empty and whether it preempted.
-    fn schedule(&mut self, now: SimTime, around: &mut Surroundings<'_>) -> (bool, bool) {
+    fn schedule<R: Recorder>(&mut self, now: SimTime, around: &mut Surroundings<'_, R>) -> (bool, bool) {
         let mut plan = self.spare.pop().unwrap_or_default();
         self.engine.plan(&mut plan);
         for admission in plan.admitted.iter().filter(|a| a.first) {
-            let record = &mut around.requests[admission.id as usize];
+            let record = &mut around.live.get(admission.id).record;
             record.first_scheduled = Some(now);
             record.cached_tokens = admission.cached_tokens;
         }
         for &id in &plan.preempted {
-            around.requests[id as usize].preemptions += 1;
+            around.live.get(id).record.preemptions += 1;
         }
-        self.record.preemptions += plan.preempted.len() as u64;
-        let (empty, preempted) = (plan.grants.is_empty(), !plan.preempted.is_empty());
+        self.totals.preemptions += plan.preempted.len() as u64;
+        for left in &plan.left {
+            self.close(*left, around);
+        }
+        let (empty, preempted) = (plan.is_empty(), !plan.preempted.is_empty());
         let (start, end) = if empty {
             let after = self.in_flight.back().map_or(now, |b| b.end);
             (now.max(after), now.max(after))
         } else {
             let start = now.max(self.device_free);
             let duration = around.step_time.duration(&plan.shape);
+            around.step_time.observe(&plan.shape, 1);
             let end = self.finish_work(start, duration);
             if duration == SimDuration::ZERO {
                 self.unusable_step = Some("0 ns");
@@ -236,7 +264,7 @@ impl Replica {
     }
 
     /// When `work` that starts at `start` is done, machine stalls included.
-    fn finish_work(&mut self, start: SimTime, work: SimDuration) -> SimTime {
+    pub(super) fn finish_work(&mut self, start: SimTime, work: SimDuration) -> SimTime {
         match &mut self.stall {
             Some((stall, state)) => state.finish(*stall, start, work),
             None => start + work,
@@ -251,49 +279,108 @@ impl Replica {
         }
     }
 
-    fn take_result(&mut self, now: SimTime, around: &mut Surroundings<'_>) {
+    fn take_result<R: Recorder>(&mut self, now: SimTime, around: &mut Surroundings<'_, R>) {
         let Some(batch) = self.in_flight.pop_front() else {
             return;
         };
-        self.engine.commit(&batch.plan, &mut self.result);
-        self.record.free_blocks_at_end = self.result.free_blocks;
-        if !batch.plan.grants.is_empty() {
-            let step = self.record.step_ends.len() as u32;
-            self.record.step_starts.push(batch.start);
-            self.record.step_ends.push(now);
-            self.record.running.push(batch.plan.running);
-            self.record.waiting.push(batch.plan.waiting);
-            self.record.free_blocks.push(batch.plan.free_blocks);
-            for &(id, tokens) in &self.result.emitted {
-                note_tokens(&mut around.requests[id as usize], step, now, tokens);
+        let mut result = std::mem::take(&mut self.result);
+        self.engine.commit(&batch.plan, &mut result);
+        self.totals.free_blocks_at_end = result.free_blocks;
+        if !batch.plan.is_empty() {
+            for left in &result.left {
+                self.close(*left, around);
             }
-            for &(id, reason) in &self.result.finished {
-                finish(&mut around.requests[id as usize], reason);
+            self.tell_step(&batch, now, &result, around);
+            for &id in &batch.plan.entered {
+                let live = around.live.get(id);
+                live.is_steady = true;
+                self.steady_measured += u32::from(live.is_measured);
+            }
+            for &(id, reason) in &result.finished {
+                let live = around.live.get(id);
+                live.record.status = Status::Completed;
+                live.record.finish_reason = Some(reason);
+                live.has_ended = true;
                 around.ended.push(id);
             }
         }
+        self.result = result;
         self.spare.push(batch.plan);
     }
-}
 
-fn note_tokens(record: &mut RequestRecord, step: u32, now: SimTime, tokens: u32) {
-    record.first_token.get_or_insert(now);
-    record.last_token = Some(now);
-    record.output_tokens += tokens;
-    let TokenLog::Segments(segments) = &mut record.tokens else {
-        return;
-    };
-    match segments.last_mut() {
-        Some(s) if s.first_step + s.steps == step && s.tokens_per_step == tokens => s.steps += 1,
-        _ => segments.push(Segment {
-            first_step: step,
-            steps: 1,
-            tokens_per_step: tokens,
-        }),
+    /// Tells of one step and of the tokens that are told singly.
+    fn tell_step<R: Recorder>(
+        &mut self,
+        batch: &InFlight,
+        now: SimTime,
+        result: &StepResult,
+        around: &mut Surroundings<'_, R>,
+    ) {
+        let step = self.steps;
+        let mut gaps = self.steady_measured;
+        for &(id, _) in &result.emitted {
+            let live = around.live.get(id);
+            gaps += u32::from(live.is_measured && live.had_tokens_before(step));
+        }
+        around.recorder.steps(&StepRun {
+            replica: self.number,
+            starts: &[batch.start],
+            ends: &[now],
+            free_blocks: &[batch.plan.free_blocks],
+            running: batch.plan.running,
+            waiting: batch.plan.waiting,
+            gaps_first: gaps,
+            gaps_rest: gaps,
+        });
+        self.steps += 1;
+        self.last_end = now;
+        for &(id, tokens) in &result.emitted {
+            let live = around.live.get(id);
+            let chunk = Chunk {
+                step,
+                end: now,
+                tokens,
+                continues: live.had_tokens_before(step),
+            };
+            around.recorder.chunk(&mut live.record, &mut live.kept, chunk);
+            live.record.first_token.get_or_insert(now);
+            live.record.last_token = Some(now);
+            live.record.output_tokens += tokens;
+            live.last_chunk = Some((step, tokens));
+        }
     }
-}
 
-fn finish(record: &mut RequestRecord, reason: FinishReason) {
-    record.status = Status::Completed;
-    record.finish_reason = Some(reason);
+    /// A request is steady no more: tells of the tokens that it got as such.
+    fn close<R: Recorder>(&mut self, left: Left, around: &mut Surroundings<'_, R>) {
+        let live = around.live.get(left.id);
+        if std::mem::take(&mut live.is_steady) {
+            self.steady_measured -= u32::from(live.is_measured);
+        } else {
+            // It entered with a batch that is still under way.
+            for batch in &mut self.in_flight {
+                batch.plan.entered.retain(|&id| id != left.id);
+            }
+        }
+        if left.steps > 0 {
+            around
+                .recorder
+                .further_chunks(&mut live.record, &mut live.kept, left.steps, self.last_end);
+            live.record.last_token = Some(self.last_end);
+            live.record.output_tokens += left.steps;
+            live.last_chunk = Some((self.steps - 1, 1));
+        }
+    }
+
+    /// The run is cut off: tells of the tokens that are not told yet.
+    pub fn cut_off<R: Recorder>(&mut self, around: &mut Surroundings<'_, R>) {
+        let mut left = Vec::new();
+        self.engine.list_all(&mut left);
+        for left in left {
+            self.close(left, around);
+        }
+    }
+
+    pub(super) const fn number(&self) -> u32 {
+        self.number
+    }
 }

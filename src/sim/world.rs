@@ -1,19 +1,21 @@
-//! One run: a trace, a load model, replicas behind a router, until nothing is left to do.
+//! Replicas behind a router and a load model, from event to event.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::front::FrontEnd;
 use super::host::HostTimes;
 use super::kernel::{Class, Kernel};
+use super::live::{LiveRequests, offered};
 use super::replica::{Replica, Surroundings};
 use super::router::RoundRobin;
 use super::stall::Stall;
 use crate::engine::RequestId;
 use crate::engine::vllm::{VllmConfig, VllmEngine};
-use crate::record::{RequestRecord, RunRecord, Status, TokenLog};
+use crate::record::{Recorder, ReplicaTotals};
 use crate::steptime::StepTime;
 use crate::units::{SimDuration, SimTime};
-use crate::workload::trace::Trace;
+use crate::workload::trace::TraceRequest;
 
 /// How requests are offered (contract section 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +50,16 @@ pub struct WorldConfig {
     pub stall: Option<Stall>,
     /// The run is cut off here; what is not finished by then stays unfinished.
     pub deadline: Option<SimTime>,
+}
+
+/// How a run gets from step to step. Results are the same to the last bit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pace {
+    /// Steps that only repeat the one before are taken many at once.
+    #[default]
+    Leap,
+    /// Every step is scheduled, row by row: the reference.
+    Step,
 }
 
 /// A run that cannot go on: a broken invariant or a model that never ends.
@@ -91,6 +103,18 @@ pub enum SimError {
     },
 }
 
+impl SimError {
+    /// When.
+    pub fn at(&self) -> SimTime {
+        match self {
+            Self::LostWakeUp { at, .. }
+            | Self::Stuck { at, .. }
+            | Self::UnusableStepTime { at, .. }
+            | Self::ZeroTimeSpin { at, .. } => *at,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Event {
     /// A replica's step ends, or its host is free again.
@@ -101,28 +125,42 @@ enum Event {
     Deliver(RequestId),
 }
 
-/// Runs `trace` on the configured system until all work is done or the deadline has come (what is not done by
-/// then stays [`Status::Unfinished`]).
-///
-/// # Errors
-/// [`SimError`] when the run cannot go on.
-pub fn run(config: &WorldConfig, step_time: &dyn StepTime, trace: &Trace) -> Result<RunRecord, SimError> {
-    World::new(config, step_time, trace).run()
+/// What is left of a world when it has ended.
+#[derive(Debug)]
+pub(super) struct Ended<R> {
+    pub recorder: R,
+    /// When its last event happened.
+    pub end: SimTime,
+    pub totals: Vec<ReplicaTotals>,
+    /// Requests that have not ended.
+    pub unfinished: u32,
+    /// It was cut off at its deadline.
+    pub cut_off: bool,
+    /// Some replica has work, and none has an event of its own.
+    pub stuck: bool,
 }
 
-struct World<'a> {
+/// Replicas that share a clock, their clients, and the requests on their way.
+pub(super) struct World<'a, R: Recorder> {
     config: &'a WorldConfig,
     step_time: &'a dyn StepTime,
-    trace: &'a Trace,
+    leaps: bool,
     kernel: Kernel<Event>,
     replicas: Vec<Replica>,
     router: RoundRobin,
-    requests: Vec<RequestRecord>,
+    live: LiveRequests<R::Request>,
+    recorder: R,
     /// Requests not sent yet, in sending order.
-    unsent: VecDeque<RequestId>,
-    /// Replicas touched in the present instant.
-    touched: Vec<bool>,
+    unsent: VecDeque<(RequestId, TraceRequest)>,
+    /// An open-loop arrival is among the events.
+    arrival_is_due: bool,
+    has_started: bool,
+    /// Replicas touched in the present instant, and when those that acted want to be woken.
+    touched: Vec<u32>,
+    wakes: Vec<(u32, SimTime)>,
     ended: Vec<RequestId>,
+    /// How far a replica's host has come in a leap.
+    leapt_to: SimTime,
 }
 
 /// Events at one instant beyond which time has stopped: every request and replica may have a few.
@@ -130,38 +168,62 @@ fn spin_limit(requests: usize, replicas: u32) -> u64 {
     10_000 + 8 * (requests as u64 + u64::from(replicas))
 }
 
-impl<'a> World<'a> {
-    fn new(config: &'a WorldConfig, step_time: &'a dyn StepTime, trace: &'a Trace) -> Self {
-        let replicas = (0..config.replicas)
-            .map(|_| {
-                let engine = Box::new(VllmEngine::new(config.engine.clone()));
-                Replica::new(engine, config.host, config.stall, config.engine.usable_blocks())
+impl<'a, R: Recorder> World<'a, R> {
+    /// Replicas `numbers` of the configured ones. `requests` is a bound on those that come at one instant.
+    pub fn new(
+        config: &'a WorldConfig,
+        step_time: &'a dyn StepTime,
+        numbers: Range<u32>,
+        pace: Pace,
+        requests: usize,
+        recorder: R,
+    ) -> Self {
+        let leaps = pace == Pace::Leap;
+        let replicas = numbers
+            .map(|number| {
+                let mut engine = VllmEngine::new(config.engine.clone());
+                if leaps {
+                    engine = engine.with_steady_rows(step_time.needs_decode_rows());
+                }
+                let blocks = config.engine.usable_blocks();
+                Replica::new(number, Box::new(engine), config.host, config.stall, blocks)
             })
-            .collect();
-        let mut order: Vec<RequestId> = (0..trace.requests.len() as u32).collect();
-        if config.load == LoadModel::OpenLoop {
-            order.sort_by_key(|&id| trace.requests[id as usize].arrival);
-        }
+            .collect::<Vec<_>>();
         Self {
             config,
             step_time,
-            trace,
-            kernel: Kernel::new(spin_limit(trace.requests.len(), config.replicas)),
+            leaps,
+            kernel: Kernel::new(spin_limit(requests, replicas.len() as u32)),
+            router: RoundRobin::new(replicas.len() as u32),
             replicas,
-            router: RoundRobin::new(config.replicas),
-            requests: trace.requests.iter().map(offered).collect(),
-            unsent: order.into(),
-            touched: vec![false; config.replicas as usize],
+            live: LiveRequests::new(),
+            recorder,
+            unsent: VecDeque::new(),
+            arrival_is_due: false,
+            has_started: false,
+            touched: Vec::new(),
+            wakes: Vec::new(),
             ended: Vec::new(),
+            leapt_to: SimTime::ZERO,
         }
     }
 
-    fn run(mut self) -> Result<RunRecord, SimError> {
+    /// Adds a request behind those added before, in sending order.
+    pub fn add(&mut self, id: RequestId, request: TraceRequest) {
+        self.unsent.push_back((id, request));
+    }
+
+    /// Handles everything that happens before `limit`; what arrives before it must have been added.
+    ///
+    /// # Errors
+    /// [`SimError`] when the run cannot go on.
+    pub fn run_until(&mut self, limit: SimTime) -> Result<(), SimError> {
+        let limit = self
+            .config
+            .deadline
+            .map_or(limit, |d| limit.min(SimTime(d.0.saturating_add(1))));
         self.start_clients();
-        while let Some(at) = self.kernel.next_at() {
-            if self.config.deadline.is_some_and(|d| at > d) {
-                return Ok(self.into_record());
-            }
+        while let Some(at) = self.kernel.next_at().filter(|&at| at < limit) {
             while self.kernel.next_at() == Some(at) {
                 let event = self.kernel.pop().map_err(|s| SimError::ZeroTimeSpin {
                     at: s.at,
@@ -171,21 +233,54 @@ impl<'a> World<'a> {
                     self.handle(event);
                 }
             }
-            self.settle();
+            self.settle(limit);
             if let Some(what) = self.replicas.iter().find_map(Replica::unusable_step) {
                 return Err(SimError::UnusableStepTime { at, what });
             }
         }
-        self.check_nothing_is_lost()?;
-        Ok(self.into_record())
+        Ok(())
+    }
+
+    /// Tells the recorder of what is left.
+    pub fn end(mut self) -> Ended<R> {
+        let cut_off = self.kernel.next_at().is_some();
+        let mut around = Surroundings {
+            step_time: self.step_time,
+            live: &mut self.live,
+            recorder: &mut self.recorder,
+            ended: &mut self.ended,
+        };
+        for replica in &mut self.replicas {
+            replica.cut_off(&mut around);
+        }
+        let mut unfinished = self.live.tell_all(&mut self.recorder);
+        for (id, request) in self.unsent {
+            self.recorder.ended(id, offered(&request), R::Request::default());
+            unfinished += 1;
+        }
+        Ended {
+            recorder: self.recorder,
+            end: self.kernel.now().max(self.leapt_to),
+            unfinished,
+            cut_off,
+            stuck: self.replicas.iter().any(Replica::has_unfinished)
+                && !self.replicas.iter().any(Replica::is_waiting_for_event),
+            totals: self.replicas.into_iter().map(|r| r.totals).collect(),
+        }
     }
 
     fn start_clients(&mut self) {
         match self.config.load {
-            LoadModel::OpenLoop => self.send_next(None),
+            LoadModel::OpenLoop => {
+                if !self.arrival_is_due {
+                    self.send_next(None);
+                }
+            }
             LoadModel::ClosedLoop { concurrency, .. } => {
-                let clients = concurrency.min(self.unsent.len() as u32);
-                (0..clients).for_each(|_| self.send_next(Some(SimTime::ZERO)));
+                if !self.has_started {
+                    let clients = concurrency.min(self.unsent.len() as u32);
+                    (0..clients).for_each(|_| self.send_next(Some(SimTime::ZERO)));
+                }
             }
             LoadModel::Offline => {
                 while !self.unsent.is_empty() {
@@ -193,15 +288,20 @@ impl<'a> World<'a> {
                 }
             }
         }
+        self.has_started = true;
     }
 
     /// Schedules the next unsent request, at its own arrival time or at `at`.
     fn send_next(&mut self, at: Option<SimTime>) {
-        let Some(id) = self.unsent.pop_front() else { return };
-        let at = at.unwrap_or(self.trace.requests[id as usize].arrival);
-        let record = &mut self.requests[id as usize];
-        (record.scheduled, record.sent) = (at, at);
-        self.kernel.schedule(at, Class::Arrival, Event::Send(id));
+        self.arrival_is_due = false;
+        let Some((id, request)) = self.unsent.pop_front() else {
+            return;
+        };
+        let at = at.unwrap_or(request.arrival);
+        let measured = self.recorder.measures(at);
+        let place = self.live.send(id, request, at, measured);
+        self.kernel.schedule(at, Class::Arrival, Event::Send(place));
+        self.arrival_is_due = true;
     }
 
     fn handle(&mut self, event: Event) {
@@ -222,110 +322,83 @@ impl<'a> World<'a> {
             Event::Wake(replica) => {
                 let now = self.kernel.now();
                 let mut around = Surroundings {
-                    trace: &self.trace.requests,
                     step_time: self.step_time,
-                    requests: &mut self.requests,
+                    live: &mut self.live,
+                    recorder: &mut self.recorder,
                     ended: &mut self.ended,
                 };
                 self.replicas[replica as usize].wake(now, &mut around);
-                self.touched[replica as usize] = true;
+                self.touched.push(replica);
             }
         }
     }
 
     fn deliver(&mut self, id: RequestId) {
         let replica = self.router.choose();
-        self.requests[id as usize].replica = replica;
-        self.replicas[replica as usize].deliver(id);
-        self.touched[replica as usize] = true;
+        let chosen = &mut self.replicas[replica as usize];
+        self.live.get(id).record.replica = chosen.number();
+        chosen.deliver(id);
+        self.touched.push(replica);
     }
 
-    /// Lets every touched replica act, then the clients of requests that ended.
-    fn settle(&mut self) {
+    /// Lets every touched replica act, then those that only wait take many steps at once, then the clients of requests
+    /// that ended.
+    fn settle(&mut self, limit: SimTime) {
         let now = self.kernel.now();
-        for (index, replica) in self.replicas.iter_mut().enumerate() {
-            if !std::mem::take(&mut self.touched[index]) {
-                continue;
-            }
-            let mut around = Surroundings {
-                trace: &self.trace.requests,
-                step_time: self.step_time,
-                requests: &mut self.requests,
-                ended: &mut self.ended,
-            };
-            if let Some(at) = replica.settle(now, &mut around) {
-                self.kernel
-                    .schedule(at, Class::StepEnd, Event::Wake(index as u32));
+        let mut around = Surroundings {
+            step_time: self.step_time,
+            live: &mut self.live,
+            recorder: &mut self.recorder,
+            ended: &mut self.ended,
+        };
+        self.touched.sort_unstable();
+        self.touched.dedup();
+        for replica in self.touched.drain(..) {
+            if let Some(at) = self.replicas[replica as usize].settle(now, &mut around) {
+                self.wakes.push((replica, at));
             }
         }
         if let LoadModel::ClosedLoop { think, .. } = self.config.load {
             for index in 0..self.ended.len() {
                 let id = self.ended[index];
-                let seen = self.config.front_end.seen(now, self.tokens_before_last(id));
+                let seen = self
+                    .config
+                    .front_end
+                    .seen(now, self.live.get(id).tokens_before_last());
                 self.send_next(Some(seen + think));
             }
         }
         self.ended.clear();
-    }
-
-    /// Output tokens that an ended request had before those of its last step.
-    fn tokens_before_last(&self, id: RequestId) -> u32 {
-        let request = &self.requests[id as usize];
-        let last = match &request.tokens {
-            TokenLog::Segments(segments) => segments.last().map_or(0, |s| s.tokens_per_step),
-            TokenLog::Times(_) => 1,
-        };
-        request.output_tokens.saturating_sub(last)
-    }
-
-    /// When no event is left, all work must be done. A replica that waits for an event of its own has lost it; one
-    /// that does not has been told by its engine that nothing fits and nothing runs.
-    fn check_nothing_is_lost(&self) -> Result<(), SimError> {
-        let unfinished = self
-            .requests
-            .iter()
-            .filter(|r| r.status == Status::Unfinished)
-            .count() as u32;
-        if unfinished == 0 {
-            return Ok(());
+        self.live.tell_ended(&mut self.recorder);
+        if self.leaps {
+            self.leap(now, limit);
         }
-        let at = self.kernel.now();
-        let stuck = self.replicas.iter().any(Replica::has_unfinished)
-            && !self.replicas.iter().any(Replica::is_waiting_for_event);
-        Err(if stuck {
-            SimError::Stuck { at, unfinished }
-        } else {
-            SimError::LostWakeUp { at, unfinished }
-        })
+        for (replica, at) in self.wakes.drain(..) {
+            self.kernel
+                .schedule_ranked(at, Class::StepEnd, u64::from(replica), Event::Wake(replica));
+        }
     }
 
-    fn into_record(self) -> RunRecord {
-        let mut run = RunRecord {
-            end: self.kernel.now(),
-            requests: self.requests,
-            replicas: self.replicas.into_iter().map(|r| r.record).collect(),
+    /// Until the next event of anyone else nothing can reach a replica: it may take all its steps before that at once.
+    fn leap(&mut self, now: SimTime, limit: SimTime) {
+        let mut around = Surroundings {
+            step_time: self.step_time,
+            live: &mut self.live,
+            recorder: &mut self.recorder,
+            ended: &mut self.ended,
         };
-        self.config.front_end.shift_tokens(&mut run);
-        run
-    }
-}
-
-fn offered(request: &crate::workload::trace::TraceRequest) -> RequestRecord {
-    RequestRecord {
-        scheduled: request.arrival,
-        sent: request.arrival,
-        enqueued: None,
-        first_scheduled: None,
-        first_token: None,
-        last_token: None,
-        input_tokens: request.input_tokens,
-        cached_tokens: 0,
-        output_tokens: 0,
-        preemptions: 0,
-        status: Status::Unfinished,
-        finish_reason: None,
-        replica: 0,
-        priority: request.priority,
-        tokens: TokenLog::Segments(Vec::new()),
+        for index in 0..self.wakes.len() {
+            let others = self.wakes.iter().enumerate().filter(|(other, _)| *other != index);
+            let others = others.map(|(_, (_, at))| *at).min();
+            let horizon = [self.kernel.next_at(), others]
+                .into_iter()
+                .flatten()
+                .fold(limit, SimTime::min);
+            let (replica, at) = &mut self.wakes[index];
+            if let Some((wake, host_at)) = self.replicas[*replica as usize].leap(now, horizon, &mut around) {
+                *at = wake;
+                self.leapt_to = self.leapt_to.max(host_at);
+            }
+        }
     }
 }

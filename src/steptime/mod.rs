@@ -32,4 +32,23 @@ use crate::units::SimDuration;
 pub trait StepTime: Send + Sync + std::fmt::Debug {
     /// Duration of a step that computes `batch`. Called for non-empty batches only.
     fn duration(&self, batch: &BatchShape) -> SimDuration;
+
+    /// Durations of steps that repeat `batch`.
+    fn durations(&self, batch: &BatchShape, out: &mut [SimDuration]) {
+        let mut shape = batch.clone();
+        for d in out {
+            *d = self.duration(&shape);
+            shape.advance(1);
+        }
+    }
+
+    /// Wants rows.
+    fn needs_decode_rows(&self) -> bool {
+        true
+    }
+
+    /// Told of each step.
+    fn observe(&self, batch: &BatchShape, steps: u32) {
+        let _ = (batch, steps);
+    }
 }

@@ -4,7 +4,9 @@ mod config;
 mod output;
 mod queue;
 mod request;
+mod running;
 mod scheduler;
+mod steady;
 #[cfg(test)]
 mod tests;
 pub mod version;

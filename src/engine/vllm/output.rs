@@ -7,21 +7,31 @@ use crate::engine::{FinishReason, Grant, RequestId, StepPlan, StepResult};
 impl VllmEngine {
     pub(super) fn take_output(&mut self, plan: &StepPlan, result: &mut StepResult) {
         result.clear();
+        self.committed += 1;
+        let mut unlisted = std::mem::take(&mut self.unlisted);
+        self.unlisted_rows(&mut unlisted);
+        self.take_left(&mut result.left);
         let drafts = self.config.drafts_after(plan.grants.len());
-        let mut left_running = false;
+        let mut others = unlisted.iter().peekable();
+        let mut listed_ended = false;
         for grant in &plan.grants {
-            left_running |= self.take_row(grant, drafts, result);
+            while let Some(row) = others.next_if(|row| row.order < grant.order) {
+                listed_ended |= self.take_row(row, drafts, result);
+            }
+            listed_ended |= self.take_row(grant, drafts, result);
         }
-        if left_running {
-            let requests = &self.requests;
-            self.running
-                .retain(|&s| requests[s as usize].state == State::Running);
+        for row in others {
+            listed_ended |= self.take_row(row, drafts, result);
         }
+        if listed_ended {
+            self.unlist_ended();
+        }
+        self.unlisted = unlisted;
         self.unflushed |= !result.finished.is_empty();
         result.free_blocks = self.kv.free();
     }
 
-    /// Takes one row's outcome; true when its request leaves the running list.
+    /// Takes one row's outcome; true when its request leaves the running list with it.
     fn take_row(&mut self, grant: &Grant, drafts: u32, result: &mut StepResult) -> bool {
         let r = &mut self.requests[grant.slot as usize];
         r.in_flight -= 1;
@@ -78,13 +88,15 @@ impl VllmEngine {
     /// Ends a request that its client has given up; output under way is dropped (rule S46). False when the engine
     /// does not hold it.
     pub(super) fn abort_request(&mut self, id: RequestId) -> bool {
-        let held = self.running.iter().copied().chain(self.waiting.iter());
+        let held = self.running.slots().iter().copied().chain(self.waiting.iter());
         let Some(slot) = held.into_iter().find(|&s| self.request(s).id == id) else {
             return false;
         };
         let running = self.request(slot).state == State::Running;
+        self.write_back(self.planned);
+        self.forbid_repetition();
         self.finish(slot, running);
-        self.running.retain(|&s| s != slot);
+        self.unlist_ended();
         self.unflushed = true;
         true
     }
@@ -93,8 +105,10 @@ impl VllmEngine {
         let r = &mut self.requests[slot as usize];
         r.state = State::Finished;
         self.kv.release(&mut r.table);
-        let idle = r.in_flight == 0;
-        if !running {
+        let (idle, order) = (r.in_flight == 0, r.order);
+        if running {
+            self.running.remove(order);
+        } else {
             self.waiting.remove_slot(slot);
         }
         if idle {

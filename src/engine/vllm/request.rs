@@ -41,6 +41,13 @@ pub(super) struct Request {
     pub mid_prompt: bool,
     /// It was admitted before.
     pub admitted: bool,
+    /// Place in the running list: admissions are numbered, and the list is in their order.
+    pub order: u64,
+    /// First plan of which it is a steady row (see `steady.rs`); 0 while it is none. What steady plans and commits did
+    /// to it is not in the other fields until it leaves the steady set.
+    pub steady_since: u64,
+    /// As a steady row it may fill blocks that others could find in the prefix cache.
+    pub shares_tail: bool,
     pub table: BlockTable,
     pub stream: TokenStream,
     accepted: Box<[u8]>,
@@ -48,7 +55,8 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub fn new(id: RequestId, r: &TraceRequest) -> Self {
+    /// A waiting request. `table` is an empty one whose memory is used again.
+    pub fn new(id: RequestId, r: &TraceRequest, table: BlockTable) -> Self {
         Self {
             id,
             state: State::Waiting,
@@ -65,7 +73,10 @@ impl Request {
             in_flight_samples: 0,
             mid_prompt: false,
             admitted: false,
-            table: BlockTable::default(),
+            order: 0,
+            steady_since: 0,
+            shares_tail: false,
+            table,
             stream: TokenStream::new(id, r.input_tokens, r.prefix),
             accepted: r.accepted_drafts.as_slice().into(),
             verifications: 0,

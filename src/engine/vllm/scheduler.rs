@@ -3,9 +3,11 @@
 use super::config::{Policy, VllmConfig};
 use super::queue::{Rank, WaitingQueue};
 use super::request::{Request, State};
+use super::running::RunningList;
+use super::steady::SteadySet;
 use super::version::AdmissionPadding;
-use crate::engine::{Admission, Engine, Grant, Refusal, RequestId, StepPlan, StepResult};
-use crate::kv::KvCache;
+use crate::engine::{Admission, Engine, Grant, Left, Refusal, RequestId, StepPlan, StepResult};
+use crate::kv::{BlockTable, KvCache};
 use crate::workload::trace::TraceRequest;
 
 /// One vLLM engine: scheduler and KV cache, without clock and model.
@@ -17,12 +19,19 @@ pub struct VllmEngine {
     /// Places in `requests` that can be used again.
     pub(super) vacant: Vec<u32>,
     /// Running requests in admission order (rule S4).
-    pub(super) running: Vec<u32>,
+    pub(super) running: RunningList,
+    /// Those of them that only decode.
+    pub(super) steady: SteadySet,
+    /// Number of the last plan made, and of the last one committed.
+    pub(super) planned: u64,
+    pub(super) committed: u64,
+    /// Rows of a commit that its plan does not list; memory used again.
+    pub(super) unlisted: Vec<Grant>,
     pub(super) waiting: WaitingQueue,
     /// Requests finished since the last schedule call, which the next one flushes.
     pub(super) unflushed: bool,
     watermark_blocks: u32,
-    pause: Pause,
+    pub(super) pause: Pause,
 }
 
 /// What a paused engine still does (rule S7).
@@ -38,7 +47,8 @@ pub enum Pause {
 }
 
 /// What is left of a step's budgets (rule S2).
-struct Budget {
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Budget {
     tokens: u32,
     input: u32,
     draft_slots: u32,
@@ -53,9 +63,19 @@ impl Budget {
         self.tokens.min(self.input - self.draft_slots)
     }
 
-    fn take(&mut self, tokens: u32) {
+    pub fn take(&mut self, tokens: u32) {
         self.tokens -= tokens;
         self.input -= tokens + self.draft_slots;
+    }
+
+    /// Takes one token for each of some decode rows without draft slots; false, with nothing done, if it is too much.
+    pub fn take_rows(&mut self, rows: u32) -> bool {
+        let enough = rows <= self.tokens && rows <= self.input;
+        if enough {
+            self.tokens -= rows;
+            self.input -= rows;
+        }
+        enough
     }
 
     fn give_back(&mut self, tokens: u32) {
@@ -66,11 +86,20 @@ impl Budget {
 
 /// What the running pass of a call did, as far as admission depends on it.
 #[derive(Debug, Clone, Copy, Default)]
-struct RunningPass {
+pub(super) struct RunningPass {
     /// A running request was scheduled.
-    scheduled: bool,
+    pub scheduled: bool,
     /// One of those scheduled was in the middle of its prompt before.
-    mid_prompt: bool,
+    pub mid_prompt: bool,
+}
+
+/// How the admission of a call ended.
+#[derive(Debug, Clone, Copy, Default)]
+struct WaitingPass {
+    /// Requests at the head that were passed over.
+    passed_over: usize,
+    /// The request at which it ended was looked up in the prefix cache.
+    looked_up: bool,
 }
 
 /// What is done with an admission of one token.
@@ -97,7 +126,11 @@ impl VllmEngine {
             ),
             requests: Vec::new(),
             vacant: Vec::new(),
-            running: Vec::new(),
+            running: RunningList::default(),
+            steady: SteadySet::new(&config),
+            planned: 0,
+            committed: 0,
+            unlisted: Vec::new(),
             waiting: WaitingQueue::new(config.policy),
             unflushed: false,
             // Truncated like vLLM's int(); a fraction was validated to lie in 0..1.
@@ -109,7 +142,7 @@ impl VllmEngine {
 
     /// Ids of the running requests in list order.
     pub fn running_ids(&self) -> impl Iterator<Item = RequestId> + '_ {
-        self.running.iter().map(|&s| self.requests[s as usize].id)
+        self.running.slots().iter().map(|&s| self.requests[s as usize].id)
     }
 
     /// Ids of the waiting requests in queue order.
@@ -146,7 +179,7 @@ impl VllmEngine {
     }
 
     /// Tokens of a running request in this call; 0 passes it over (rules S11-S14).
-    fn running_tokens(&self, r: &Request, threshold: u32, budget: &Budget) -> u32 {
+    pub(super) fn running_tokens(&self, r: &Request, threshold: u32, budget: &Budget) -> u32 {
         let in_flight_reaches_end = self.config.behaviour.async_stops_at_max_tokens
             && r.placeholders > 0
             && r.computed + 2 - r.placeholders >= r.prompt + r.max_tokens;
@@ -166,7 +199,7 @@ impl VllmEngine {
         let lookahead = self.config.num_lookahead_tokens;
         let mut index = 0;
         while index < self.running.len() && !budget.is_spent() {
-            let slot = self.running[index];
+            let slot = self.running.slots()[index];
             let r = &self.requests[slot as usize];
             let tokens = self.running_tokens(r, threshold, budget);
             if tokens == 0 {
@@ -198,6 +231,7 @@ impl VllmEngine {
                 computed: r.computed,
                 drafts,
                 samples: false,
+                order: r.order,
             });
             budget.take(tokens);
             index += 1;
@@ -212,7 +246,7 @@ impl VllmEngine {
             Policy::Fcfs => self.running.len() - 1,
             Policy::Priority => self.lowest_priority_place(),
         };
-        let victim = self.running.remove(place);
+        let victim = self.running.remove_at(place);
         if self.config.policy == Policy::Priority {
             let granted = plan.grants.iter().position(|g| g.slot == victim);
             if let Some(g) = granted {
@@ -243,34 +277,35 @@ impl VllmEngine {
             let r = self.request(slot);
             (r.priority, r.arrival)
         };
-        let mut worst = 0;
-        for place in 1..self.running.len() {
-            if key(self.running[place]) > key(self.running[worst]) {
+        let (mut worst, slots) = (0, self.running.slots());
+        for place in 1..slots.len() {
+            if key(slots[place]) > key(slots[worst]) {
                 worst = place;
             }
         }
         worst
     }
 
-    /// Admission from the waiting queue (rules S20-S29). Looked at only if nobody was preempted. Returns how
-    /// many requests at the head were passed over.
+    /// Admission from the waiting queue (rules S20-S29). Looked at only if nobody was preempted.
     fn schedule_waiting(
         &mut self,
         plan: &mut StepPlan,
         budget: &mut Budget,
         threshold: u32,
         pass: RunningPass,
-    ) -> usize {
+    ) -> WaitingPass {
         let c = &self.config;
         let seats = match c.max_num_active_seqs {
             Some(active) if c.behaviour.has_max_num_active_seqs => active.min(c.max_num_seqs),
             _ => c.max_num_seqs,
         };
         let mut place = 0;
+        let mut looked_up = false;
         while self.running.len() < seats as usize && !budget.is_spent() {
             let Some(slot) = self.waiting.get(place) else {
                 break;
             };
+            looked_up = true;
             let r = self.request(slot);
             if r.in_flight_samples > 0 {
                 // A preempted request whose last output is still under way is passed over (rule S35).
@@ -303,12 +338,16 @@ impl VllmEngine {
             if !self.fits(known, slots) {
                 break;
             }
+            looked_up = false;
             self.waiting.remove(place);
             self.kv.admit(&mut self.requests[slot as usize].table, slots);
             self.admit(plan, slot, cached, tokens + drafts, drafts);
             budget.take(tokens + drafts);
         }
-        place
+        WaitingPass {
+            passed_over: place,
+            looked_up,
+        }
     }
 
     /// Dummy drafts for an admission that needs exactly `missing` = 1 token (rule S27).
@@ -354,6 +393,7 @@ impl VllmEngine {
             cached_tokens: cached,
             first: !r.admitted,
         });
+        r.order = self.running.admit(slot);
         plan.grants.push(Grant {
             id: r.id,
             slot,
@@ -361,11 +401,11 @@ impl VllmEngine {
             computed: cached,
             drafts,
             samples: false,
+            order: r.order,
         });
         r.admitted = true;
         r.state = State::Running;
         r.computed = cached;
-        self.running.push(slot);
     }
 
     /// Stops or resumes admission and scheduling (rule S7).
@@ -405,14 +445,16 @@ impl Engine for VllmEngine {
         if let Some(refusal) = self.config.refusal(request) {
             return Err(refusal);
         }
-        let new = Request::new(id, request);
         let slot = match self.vacant.pop() {
             Some(slot) => {
-                self.requests[slot as usize] = new;
+                let place = &mut self.requests[slot as usize];
+                let table = std::mem::take(&mut place.table);
+                *place = Request::new(id, request, table);
                 slot
             }
             None => {
-                self.requests.push(new);
+                self.requests
+                    .push(Request::new(id, request, BlockTable::default()));
                 self.requests.len() as u32 - 1
             }
         };
@@ -434,14 +476,27 @@ impl Engine for VllmEngine {
             budget.tokens = 0;
         }
         let threshold = self.threshold();
-        let pass = self.schedule_running(plan, &mut budget, threshold);
+        self.planned += 1;
+        let together = self.schedule_steady(plan, &mut budget, threshold);
+        let pass = together.unwrap_or_else(|| {
+            self.write_back(self.planned - 1);
+            self.schedule_running(plan, &mut budget, threshold)
+        });
+        let mut admission = WaitingPass::default();
         if plan.preempted.is_empty() && self.pause == Pause::None {
-            let passed_over = self.schedule_waiting(plan, &mut budget, threshold, pass);
+            admission = self.schedule_waiting(plan, &mut budget, threshold, pass);
             if self.config.behaviour.skips_oversized_prompt {
-                self.waiting.reverse_head(passed_over);
+                self.waiting.reverse_head(admission.passed_over);
             }
         }
         self.advance(plan);
+        self.settle(plan, together.is_none());
+        if together.is_some() {
+            self.note_repetition(plan, admission.passed_over == 0, admission.looked_up);
+        } else {
+            self.forbid_repetition();
+        }
+        self.take_left(&mut plan.left);
         plan.running = self.running.len() as u32;
         plan.waiting = self.waiting.len() as u32;
         plan.free_blocks = self.kv.free();
@@ -465,5 +520,22 @@ impl Engine for VllmEngine {
 
     fn queue_depth(&self) -> usize {
         if self.config.async_scheduling { 2 } else { 1 }
+    }
+
+    fn repeats(&self) -> u32 {
+        self.repeats_of_last_plan()
+    }
+
+    fn foresee(&self, most: u32, free: &mut Vec<u32>) {
+        self.foresee_blocks(most, free);
+    }
+
+    fn leap(&mut self, plans: u32) {
+        self.take_repeats(plans);
+    }
+
+    fn list_all(&mut self, left: &mut Vec<Left>) {
+        self.write_back(self.planned);
+        self.take_left(left);
     }
 }
