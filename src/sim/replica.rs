@@ -222,6 +222,7 @@ impl Replica {
         } else {
             let start = now.max(self.device_free);
             let duration = around.step_time.duration(&plan.shape);
+            around.step_time.observe(&plan.shape, 1);
             let end = self.finish_work(start, duration);
             if duration == SimDuration::ZERO {
                 self.unusable_step = Some("0 ns");
