@@ -453,6 +453,9 @@ struct Watching {
     seen: Mutex<(usize, Vec<BatchShape>)>,
 }
 
+/// One in so many steps shows the ranges as well as all do.
+const WATCHED_EVERY: usize = 7;
+
 impl std::fmt::Debug for Watching {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Watching")
@@ -463,14 +466,29 @@ impl std::fmt::Debug for Watching {
 
 impl StepTime for Watching {
     fn duration(&self, batch: &BatchShape) -> SimDuration {
+        self.inner.duration(batch)
+    }
+
+    fn durations(&self, batch: &BatchShape, out: &mut [SimDuration]) {
+        self.inner.durations(batch, out);
+    }
+
+    fn needs_decode_rows(&self) -> bool {
+        self.inner.needs_decode_rows()
+    }
+
+    fn observe(&self, batch: &BatchShape, steps: u32) {
         if let Ok(mut seen) = self.seen.lock() {
-            seen.0 += 1;
-            // Every seventh step shows the ranges as well as all do.
-            if seen.0 > self.from && seen.0 % 7 == 0 {
-                seen.1.push(batch.clone());
+            for step in 0..steps {
+                seen.0 += 1;
+                if seen.0 > self.from && seen.0 % WATCHED_EVERY == 0 {
+                    let mut batch = batch.clone();
+                    batch.advance(step);
+                    seen.1.push(batch);
+                }
             }
         }
-        self.inner.duration(batch)
+        self.inner.observe(batch, steps);
     }
 }
 

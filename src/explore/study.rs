@@ -52,7 +52,7 @@ pub struct Study {
     bounds: Option<HullBounds>,
 }
 
-/// Counts the steps outside the hull while it passes durations on.
+/// Passes durations on and counts the steps that are taken outside the hull.
 #[derive(Debug)]
 struct Watched<'a> {
     inner: &'a dyn StepTime,
@@ -63,12 +63,24 @@ struct Watched<'a> {
 
 impl StepTime for Watched<'_> {
     fn duration(&self, batch: &BatchShape) -> SimDuration {
-        if let Some(bounds) = &self.bounds {
-            self.steps.fetch_add(1, Ordering::Relaxed);
-            self.outside
-                .fetch_add(u64::from(!bounds.contain(batch)), Ordering::Relaxed);
-        }
         self.inner.duration(batch)
+    }
+
+    fn durations(&self, batch: &BatchShape, out: &mut [SimDuration]) {
+        self.inner.durations(batch, out);
+    }
+
+    fn needs_decode_rows(&self) -> bool {
+        self.inner.needs_decode_rows()
+    }
+
+    fn observe(&self, batch: &BatchShape, steps: u32) {
+        if let Some(bounds) = &self.bounds {
+            self.steps.fetch_add(u64::from(steps), Ordering::Relaxed);
+            let outside = bounds.outside(batch, steps);
+            self.outside.fetch_add(u64::from(outside), Ordering::Relaxed);
+        }
+        self.inner.observe(batch, steps);
     }
 }
 
@@ -269,5 +281,36 @@ pub fn outcome(run: &StudyRun) -> RunOutcome {
         itl_p99_s: s.latency.itl.p99,
         saturated: s.saturated.unwrap_or(false),
         extrapolated_share: run.extrapolated_share,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steptime::{Hull, LinearStepTime};
+
+    #[test]
+    fn steps_are_counted_when_they_are_taken() {
+        let inner = LinearStepTime {
+            step_ps: 1_000_000,
+            ..LinearStepTime::default()
+        };
+        let mut seen = [BatchShape::default(), BatchShape::default()];
+        seen[0].add_decodes(2, 20);
+        seen[1].add_decodes(2, 100);
+        let watched = Watched {
+            inner: &inner,
+            bounds: Some(Hull::of(&seen).bounds()),
+            steps: AtomicU64::new(0),
+            outside: AtomicU64::new(0),
+        };
+        let mut batch = BatchShape::default();
+        batch.add_decodes(2, 90);
+        watched.durations(&batch, &mut [SimDuration::ZERO; 40]);
+        watched.duration(&batch);
+        watched.observe(&batch, 10);
+        // 90, 92, ..., 108 positions: the last four exceed 100.
+        assert_eq!(watched.steps.into_inner(), 10);
+        assert_eq!(watched.outside.into_inner(), 4);
     }
 }

@@ -1,15 +1,30 @@
 //! The block pool of one engine and the blocks that each request holds.
 
-use super::prefix::{BlockId, PrefixCache, TokenStream};
+use super::chain::{ChainSlot, NONE};
+use super::prefix::{BlockId, PrefixCache};
+use super::stream::TokenStream;
 
-/// Blocks held by one request.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Blocks held by one request. A table that was released serves another request as well and keeps its memory.
+#[derive(Debug, Clone)]
 pub struct BlockTable {
     held: u32,
-    /// Leading blocks that are in the prefix index (rule K25).
+    /// Leading blocks that are registered (rule K25).
     registered: u32,
     /// Which blocks; empty when the pool does not reuse content, since then only their number matters.
     ids: Vec<BlockId>,
+    /// Where the chains of its request's shared and further blocks were last seen.
+    chains: [ChainSlot; 2],
+}
+
+impl Default for BlockTable {
+    fn default() -> Self {
+        Self {
+            held: 0,
+            registered: 0,
+            ids: Vec::new(),
+            chains: [NONE; 2],
+        }
+    }
 }
 
 impl BlockTable {
@@ -18,7 +33,7 @@ impl BlockTable {
         self.held
     }
 
-    /// Counts blocks that [`KvCache::take`] took as this table's; without prefix caching only.
+    /// Counts blocks that [`KvCache::take`] took as held by this table. Without prefix caching only.
     pub fn add_held(&mut self, blocks: u32) {
         self.held += blocks;
     }
@@ -38,6 +53,8 @@ pub struct KvCache {
     hits: Vec<BlockId>,
     /// How many of them nobody holds.
     free_hits: u32,
+    /// The chains that it looked into.
+    hit_chains: [ChainSlot; 2],
 }
 
 impl KvCache {
@@ -51,6 +68,7 @@ impl KvCache {
             prefix: prefix_caching.then(|| PrefixCache::new(usable, unhashed_first)),
             hits: Vec::new(),
             free_hits: 0,
+            hit_chains: [NONE; 2],
         }
     }
 
@@ -75,12 +93,19 @@ impl KvCache {
     pub fn look_up(&mut self, stream: &TokenStream, known: u32, drop_last: bool) -> u32 {
         self.hits.clear();
         self.free_hits = 0;
+        self.hit_chains = [NONE; 2];
         let Some(prefix) = &self.prefix else { return 0 };
-        for block in 0..known.saturating_sub(1) / self.block_size {
-            let Some(id) = prefix.find(stream.key(block, self.block_size)) else {
-                break;
-            };
-            self.hits.push(id);
+        let end = known.saturating_sub(1) / self.block_size;
+        let shared = stream.shared_blocks(self.block_size).min(end);
+        if shared > 0 {
+            self.hit_chains[0] = prefix.chains.find(stream.shared());
+            self.hits
+                .extend_from_slice(prefix.chains.run(self.hit_chains[0], 0, shared));
+        }
+        if self.hits.len() as u32 == shared && shared < end {
+            self.hit_chains[1] = prefix.chains.find(stream.tail());
+            self.hits
+                .extend_from_slice(prefix.chains.run(self.hit_chains[1], shared, end));
         }
         if drop_last {
             self.hits.pop();
@@ -105,6 +130,7 @@ impl KvCache {
             }
             table.ids.extend_from_slice(&self.hits);
             table.registered = self.hits.len() as u32;
+            table.chains = self.hit_chains;
         }
         table.held = self.hits.len() as u32;
         self.free -= self.free_hits;
@@ -114,41 +140,70 @@ impl KvCache {
         debug_assert!(grown, "the need was checked before");
     }
 
-    /// Takes free blocks for nobody in particular; [`BlockTable::add_held`] says later whose they are. Without prefix
-    /// caching only. The caller has checked that they are free.
-    pub fn take(&mut self, blocks: u32) {
-        debug_assert!(self.prefix.is_none() && blocks <= self.free);
-        self.free -= blocks;
-    }
-
     /// Extends a table to hold `tokens`, or returns false and changes nothing when too few blocks are free.
+    #[inline]
     pub fn grow(&mut self, table: &mut BlockTable, tokens: u32) -> bool {
-        let need = self.blocks_for(tokens).saturating_sub(table.held);
-        if need == 0 {
+        if u64::from(tokens) <= u64::from(table.held) * u64::from(self.block_size) {
             return true;
         }
+        let need = self.blocks_for(tokens) - table.held;
         if need > self.free {
             return false;
         }
         self.free -= need;
         table.held += need;
         if let Some(prefix) = &mut self.prefix {
-            table.ids.extend((0..need).map(|_| prefix.pop()));
+            prefix.pop(need, &mut table.ids);
         }
         true
     }
 
-    /// Enters the blocks that `tokens` known tokens fill in the prefix index (rules K25, S55).
+    /// Registers the blocks that `tokens` known tokens fill, so that they are found (rules K25, S55).
+    #[inline]
     pub fn register(&mut self, table: &mut BlockTable, stream: &TokenStream, tokens: u32) {
-        let Some(prefix) = &mut self.prefix else { return };
-        let full = (tokens / self.block_size).min(table.held);
-        for block in table.registered..full {
-            prefix.register(table.ids[block as usize], stream.key(block, self.block_size));
+        if self.prefix.is_some()
+            && u64::from(tokens) >= (u64::from(table.registered) + 1) * u64::from(self.block_size)
+        {
+            self.register_full(table, stream, (tokens / self.block_size).min(table.held));
         }
-        table.registered = table.registered.max(full);
     }
 
-    /// Takes all blocks back, tail first (rule K14).
+    /// Registers the first `full` blocks of a table.
+    fn register_full(&mut self, table: &mut BlockTable, stream: &TokenStream, full: u32) {
+        let Some(prefix) = &mut self.prefix else { return };
+        let shared = stream.shared_blocks(self.block_size);
+        let mut from = table.registered;
+        if from < shared.min(full) {
+            let to = shared.min(full);
+            let chain = prefix.chains.find_or_add(table.chains[0], stream.shared(), 0);
+            prefix.register(&table.ids[from as usize..to as usize], chain, from);
+            (table.chains[0], from) = (chain, to);
+        }
+        if from < full {
+            let chain = prefix.chains.find_or_add(table.chains[1], stream.tail(), shared);
+            prefix.register(&table.ids[from as usize..full as usize], chain, from);
+            (table.chains[1], from) = (chain, full);
+        }
+        table.registered = from;
+    }
+
+    /// Takes free blocks without a table, so that many rows can be accounted for at once; each is counted to its row
+    /// later ([`BlockTable::add_held`]). Without prefix caching only, where blocks have no identity. The caller has
+    /// checked [`Self::free`].
+    pub fn take(&mut self, blocks: u32) {
+        debug_assert!(self.prefix.is_none(), "blocks with an identity belong to a table");
+        debug_assert!(blocks <= self.free, "the free count was checked before");
+        self.free = self.free.saturating_sub(blocks);
+    }
+
+    /// Gives back blocks taken by [`Self::take`] that were counted to no table.
+    pub fn give_back(&mut self, blocks: u32) {
+        debug_assert!(self.prefix.is_none(), "blocks with an identity belong to a table");
+        self.free += blocks;
+        debug_assert!(self.free <= self.usable, "no more blocks than were taken");
+    }
+
+    /// Takes all blocks back, tail first (rule K14); what is registered can be found until its block is taken.
     pub fn release(&mut self, table: &mut BlockTable) {
         self.free += match &mut self.prefix {
             Some(prefix) => prefix.release(&table.ids),
@@ -156,6 +211,23 @@ impl KvCache {
         };
         table.ids.clear();
         (table.held, table.registered) = (0, 0);
+    }
+
+    /// Blocks in the free queue with stream and number of what they hold, front first.
+    #[cfg(test)]
+    pub(super) fn free_queue(&self) -> Vec<(BlockId, Option<(u64, u32)>)> {
+        let Some(prefix) = &self.prefix else {
+            return Vec::new();
+        };
+        let content = |b: BlockId| prefix.content(b).map(|(stream, number)| (stream.0, number));
+        let order = prefix.free_order();
+        order.into_iter().map(|b| (b, content(b))).collect()
+    }
+
+    /// Chains, places for chains, and entries that they have room for.
+    #[cfg(test)]
+    pub(super) fn chain_size(&self) -> (usize, usize, usize) {
+        self.prefix.as_ref().map_or((0, 0, 0), |p| p.chains.size())
     }
 }
 
@@ -262,19 +334,37 @@ mod tests {
     }
 
     #[test]
-    fn greedy_outputs_of_equal_prompts_share_blocks_and_other_lengths_do_not() {
-        let prefix = Some(Prefix {
-            group: 3,
-            shared_tokens: 64,
-            greedy_outputs: true,
-        });
-        let (a, b, longer) = (
-            TokenStream::new(0, 20, prefix),
-            TokenStream::new(1, 20, prefix),
-            TokenStream::new(2, 40, prefix),
-        );
-        assert_eq!(a.key(0, 16), longer.key(0, 16));
-        assert_eq!(a.key(1, 16), b.key(1, 16));
-        assert_ne!(a.key(1, 16), longer.key(1, 16));
+    fn counted_blocks_are_taken_by_number_and_given_back_by_tables() {
+        let mut kv = KvCache::new(100, 16, false, true);
+        let mut table = BlockTable::default();
+        assert!(kv.grow(&mut table, 33));
+        kv.take(5);
+        assert_eq!(kv.free(), 92);
+        table.add_held(3);
+        kv.give_back(2);
+        assert_eq!((kv.free(), table.held()), (94, 6));
+        assert!(kv.grow(&mut table, 96), "it holds them already");
+        assert_eq!(kv.free(), 94);
+        kv.release(&mut table);
+        assert_eq!((kv.free(), table.held()), (100, 0));
+    }
+
+    /// 500 requests of 40 tokens and one of 3,000, one after another, through 50 blocks.
+    #[test]
+    fn memory_is_for_what_is_cached_not_for_what_was() {
+        let mut kv = KvCache::new(50, 16, true, true);
+        let mut table = BlockTable::default();
+        for id in 0..500 {
+            let tokens = if id == 250 { 800 } else { 40 };
+            kv.look_up(&own(id), tokens, false);
+            kv.admit(&mut table, tokens);
+            kv.register(&mut table, &own(id), tokens);
+            kv.release(&mut table);
+        }
+        let (chains, places, entries) = kv.chain_size();
+        assert!(chains <= 25, "{chains} chains of two blocks in a cache of 50");
+        assert!(places <= 26, "{places}");
+        assert!(entries <= 4 * 25, "{entries}");
+        assert_eq!(size_of::<crate::kv::prefix::Block>(), 32);
     }
 }

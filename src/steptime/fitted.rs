@@ -96,22 +96,45 @@ impl FittedStepTime {
 
     /// Predicted seconds of a step.
     pub fn seconds(&self, batch: &BatchShape) -> f64 {
-        terms(batch, self.knee)
-            .iter()
-            .zip(&self.coefficients)
-            .map(|(x, c)| x * c)
-            .sum()
+        self.products(batch).iter().sum()
+    }
+
+    /// Seconds of each term.
+    fn products(&self, batch: &BatchShape) -> [f64; TERMS] {
+        let mut products = terms(batch, self.knee);
+        for (x, c) in products.iter_mut().zip(&self.coefficients) {
+            *x *= c;
+        }
+        products
     }
 }
 
+/// Terms of [`TERM_NAMES`] that change within a run of equal steps.
+const PREFILL_CONTEXT: usize = 3;
+const DECODE_CONTEXT: usize = 7;
+
 impl StepTime for FittedStepTime {
     fn duration(&self, batch: &BatchShape) -> SimDuration {
-        // Coefficients are finite, so all that can go wrong is a span beyond 584 years; and a step of no
-        // time at all would let the clock stand still.
-        let nanos =
-            SimDuration::try_from_secs_f64(self.seconds(batch)).map_or(u64::MAX, SimDuration::as_nanos);
-        SimDuration(nanos.max(1))
+        step_of(self.seconds(batch))
     }
+
+    fn durations(&self, batch: &BatchShape, out: &mut [SimDuration]) {
+        let growth = batch.growth();
+        let mut products = self.products(batch);
+        for (duration, k) in out.iter_mut().zip(0..) {
+            let (prefill, decode) = batch.contexts_after(growth, k);
+            products[PREFILL_CONTEXT] = prefill as f64 * self.coefficients[PREFILL_CONTEXT];
+            products[DECODE_CONTEXT] = decode as f64 * self.coefficients[DECODE_CONTEXT];
+            *duration = step_of(products.iter().sum());
+        }
+    }
+}
+
+/// The duration of a step that takes `seconds`. All that can go wrong with a sum of finite terms is a span beyond 584
+/// years; and a step of no time at all would let the clock stand still.
+pub(super) fn step_of(seconds: f64) -> SimDuration {
+    let nanos = SimDuration::try_from_secs_f64(seconds).map_or(u64::MAX, SimDuration::as_nanos);
+    SimDuration(nanos.max(1))
 }
 
 #[cfg(test)]

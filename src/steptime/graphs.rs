@@ -186,13 +186,16 @@ impl CaptureSizes {
         let q = self.tokens_per_decode;
         // A shape made from sums alone has no rows to look at: then any prefill counts as mixed.
         let rows_known = batch.prefills.len() == batch.prefill_seqs as usize;
+        // Decodes that are not listed have equally many tokens each, so the totals speak for them; and rows of one
+        // token on average have one token each.
         (batch.prefill_seqs == 0 || rows_known)
             && u64::from(batch.tokens()) == u64::from(q) * u64::from(batch.num_seqs())
-            && batch
-                .prefills
-                .iter()
-                .chain(&batch.decodes)
-                .all(|row| row.tokens == q)
+            && (q == 1
+                || batch
+                    .prefills
+                    .iter()
+                    .chain(&batch.decodes)
+                    .all(|row| row.tokens == q))
     }
 }
 
@@ -306,6 +309,17 @@ mod tests {
         assert!(sizes.is_uniform_decode(&batch));
         batch.prefills.clear();
         assert!(!sizes.is_uniform_decode(&batch));
+    }
+
+    #[test]
+    fn decodes_that_are_not_listed_are_uniform_if_one_token_is() {
+        let mut batch = BatchShape::default();
+        batch.add_decodes(5, 500);
+        assert!(default(256, 8192).is_uniform_decode(&batch));
+        let with_drafts = CaptureSizes::default_for(100, 8192, 3, true, CAPTURE_CEILING);
+        assert!(!with_drafts.is_uniform_decode(&batch));
+        batch.add_decode(2, 9);
+        assert!(!default(256, 8192).is_uniform_decode(&batch));
     }
 
     #[test]

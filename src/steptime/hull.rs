@@ -8,6 +8,12 @@ use super::BatchShape;
 /// What is measured of a batch, by name. An axis is absent where it says nothing: a context per token without
 /// tokens, the rows beside a prefill in a pure decode batch.
 fn axes(batch: &BatchShape) -> [(&'static str, Option<f64>); 10] {
+    axes_with(batch, (batch.prefill_token_context, batch.decode_context_tokens))
+}
+
+/// The axes of `batch` if its prefill and decode tokens attended these numbers of positions.
+fn axes_with(batch: &BatchShape, contexts: (u64, u64)) -> [(&'static str, Option<f64>); 10] {
+    let (prefill_context, decode_context) = (contexts.0 as f64, contexts.1 as f64);
     let prefills = batch.prefill_seqs > 0;
     let decodes = batch.decode_seqs > 0;
     let when = |condition: bool, value: f64| condition.then_some(value);
@@ -15,28 +21,16 @@ fn axes(batch: &BatchShape) -> [(&'static str, Option<f64>); 10] {
         ("tokens", Some(f64::from(batch.tokens()))),
         ("prefill_seqs", when(prefills, f64::from(batch.prefill_seqs))),
         ("prefill_tokens", when(prefills, f64::from(batch.prefill_tokens))),
-        (
-            "prefill_token_context",
-            when(prefills, batch.prefill_token_context as f64),
-        ),
+        ("prefill_token_context", when(prefills, prefill_context)),
         (
             "prefill_context_per_token",
-            when(
-                prefills,
-                batch.prefill_token_context as f64 / f64::from(batch.prefill_tokens.max(1)),
-            ),
+            when(prefills, prefill_context / f64::from(batch.prefill_tokens.max(1))),
         ),
         ("decode_seqs", when(decodes, f64::from(batch.decode_seqs))),
-        (
-            "decode_context_tokens",
-            when(decodes, batch.decode_context_tokens as f64),
-        ),
+        ("decode_context_tokens", when(decodes, decode_context)),
         (
             "decode_context_per_row",
-            when(
-                decodes,
-                batch.decode_context_tokens as f64 / f64::from(batch.decode_seqs.max(1)),
-            ),
+            when(decodes, decode_context / f64::from(batch.decode_seqs.max(1))),
         ),
         (
             "prefill_tokens_beside_decodes",
@@ -150,15 +144,57 @@ pub struct HullBounds([Option<(f64, f64)>; 10]);
 impl HullBounds {
     /// Whether `batch` lies inside on every axis.
     pub fn contain(&self, batch: &BatchShape) -> bool {
-        axes(batch)
-            .iter()
-            .zip(&self.0)
-            .all(|((_, value), seen)| match (value, seen) {
-                (None, _) => true,
-                (Some(v), Some((low, high))) => low <= v && v <= high,
-                (Some(_), None) => false,
-            })
+        let axes = axes(batch);
+        self.reached_by(&axes) && self.not_left_by(&axes)
     }
+
+    /// How many of a run of `steps` steps lie outside, the first of `batch`, each later one of the batch advanced by
+    /// one more ([`BatchShape::advance`]).
+    pub fn outside(&self, batch: &BatchShape, steps: u32) -> u32 {
+        if steps <= 1 {
+            return steps * u32::from(!self.contain(batch));
+        }
+        let growth = batch.growth();
+        let axes_at = |step| axes_with(batch, batch.contexts_after(growth, step));
+        let (first, last) = (axes_at(0), axes_at(steps - 1));
+        if self.reached_by(&first) && self.not_left_by(&last) {
+            return 0;
+        }
+        // No axis falls from step to step: the steps inside come in a row, after those below and before those above.
+        let below = first_step(steps, |step| self.reached_by(&axes_at(step)));
+        let above = first_step(steps, |step| !self.not_left_by(&axes_at(step)));
+        steps - above.saturating_sub(below)
+    }
+
+    /// No axis lies below its range.
+    fn reached_by(&self, axes: &[(&str, Option<f64>); 10]) -> bool {
+        self.all(axes, |v, (low, _)| low <= v)
+    }
+
+    /// No axis lies above its range.
+    fn not_left_by(&self, axes: &[(&str, Option<f64>); 10]) -> bool {
+        self.all(axes, |v, (_, high)| v <= high)
+    }
+
+    fn all(&self, axes: &[(&str, Option<f64>); 10], holds: impl Fn(f64, (f64, f64)) -> bool) -> bool {
+        axes.iter()
+            .zip(&self.0)
+            .all(|((_, value), seen)| value.is_none_or(|v| seen.is_some_and(|range| holds(v, range))))
+    }
+}
+
+/// The first of `steps` steps for which `holds`, which then holds for all later ones; `steps` if it never does.
+fn first_step(steps: u32, holds: impl Fn(u32) -> bool) -> u32 {
+    let (mut low, mut high) = (0, steps);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if holds(middle) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    low
 }
 
 #[cfg(test)]
@@ -205,5 +241,31 @@ mod tests {
             .collect();
         assert!(out.contains(&("prefill_tokens_beside_decodes", None)), "{out:?}");
         assert!(out.contains(&("decode_seqs_beside_prefills", None)), "{out:?}");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_run_counts_as_many_steps_outside_as_its_steps_do(
+            rows in proptest::collection::vec((1u32..3, 0u32..60), 0..4),
+            chunk in proptest::option::of((1u32..9, 0u32..60)),
+            low in 0u32..40, high in 0u32..90, steps in 0u32..60,
+        ) {
+            let mixed = |computed: u32| {
+                let mut batch = decode(3, computed);
+                batch.add_prefill(1 + computed / 9, computed);
+                batch
+            };
+            let bounds = Hull::of(&[decode(1, low), decode(4, high), mixed(low), mixed(high)]).bounds();
+            let mut batch = BatchShape::default();
+            rows.iter().for_each(|&(tokens, computed)| batch.add_decode(tokens, computed));
+            chunk.iter().for_each(|&(tokens, computed)| batch.add_prefill(tokens, computed));
+            let counted = bounds.outside(&batch, steps);
+            let mut one_by_one = 0;
+            for _ in 0..steps {
+                one_by_one += u32::from(!bounds.contain(&batch));
+                batch.advance(1);
+            }
+            proptest::prop_assert_eq!(counted, one_by_one);
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! tokens + prefill_context_token * positions + decode_row * rows + decode_context_token * positions.
 //! All arithmetic is in integer picoseconds, rounded once, half up, to nanoseconds.
 
+use super::batch::Growth;
 use super::{BatchShape, StepTime};
 use crate::units::SimDuration;
 
@@ -28,21 +29,72 @@ pub struct LinearStepTime {
     pub decode_context_token_ps: u64,
 }
 
+impl LinearStepTime {
+    /// Each coefficient with what it multiplies.
+    fn terms(&self, batch: &BatchShape) -> [(u64, u64); 7] {
+        [
+            (self.step_ps, 1),
+            (self.any_prefill_ps, u64::from(batch.prefill_seqs > 0)),
+            (self.prefill_row_ps, u64::from(batch.prefill_seqs)),
+            (self.prefill_token_ps, u64::from(batch.prefill_tokens)),
+            (self.prefill_context_token_ps, batch.prefill_token_context),
+            (self.decode_row_ps, u64::from(batch.decode_seqs)),
+            (self.decode_context_token_ps, batch.decode_context_tokens),
+        ]
+    }
+
+    /// What each further step of a run takes more.
+    fn growth_terms(&self, growth: Growth) -> [(u64, u64); 2] {
+        [
+            (self.prefill_context_token_ps, growth.prefill),
+            (self.decode_context_token_ps, growth.decode),
+        ]
+    }
+}
+
+/// Sum of products; `None` beyond 64 bits, which 584 years of nanoseconds need and no believable step does.
+fn narrow_sum(terms: &[(u64, u64)]) -> Option<u64> {
+    terms.iter().try_fold(0_u64, |sum, &(coefficient, count)| {
+        sum.checked_add(coefficient.checked_mul(count)?)
+    })
+}
+
+/// Sum of products in 128 bits, so that nothing is cut short of the end of simulated time, where a run is refused.
+#[cold]
+fn wide_nanos(terms: &[(u64, u64)]) -> u64 {
+    let ps = terms.iter().fold(0_u128, |sum, &(coefficient, count)| {
+        sum.saturating_add(u128::from(coefficient) * u128::from(count))
+    });
+    let nanos = ps.saturating_add(u128::from(PICOS_PER_NANO / 2)) / u128::from(PICOS_PER_NANO);
+    u64::try_from(nanos).unwrap_or(u64::MAX)
+}
+
 impl StepTime for LinearStepTime {
     fn duration(&self, batch: &BatchShape) -> SimDuration {
-        // In 128 bits, so that nothing is cut short of the end of simulated time, where a run is refused.
-        let mut ps = u128::from(self.step_ps);
-        let mut add = |coefficient: u64, count: u64| {
-            ps = ps.saturating_add(u128::from(coefficient) * u128::from(count));
+        let terms = self.terms(batch);
+        let half_up = narrow_sum(&terms).and_then(|ps| ps.checked_add(PICOS_PER_NANO / 2));
+        SimDuration(half_up.map_or_else(|| wide_nanos(&terms), |ps| ps / PICOS_PER_NANO))
+    }
+
+    fn durations(&self, batch: &BatchShape, out: &mut [SimDuration]) {
+        let growth = batch.growth();
+        let first = narrow_sum(&self.terms(batch)).and_then(|ps| ps.checked_add(PICOS_PER_NANO / 2));
+        let step = narrow_sum(&self.growth_terms(growth));
+        let last = first
+            .zip(step)
+            .and_then(|(first, step)| first.checked_add(step.checked_mul(u64::try_from(out.len()).ok()?)?));
+        let (Some(mut ps), Some(step), Some(_)) = (first, step, last) else {
+            let mut later = batch.clone();
+            for (duration, k) in out.iter_mut().zip(0..) {
+                (later.prefill_token_context, later.decode_context_tokens) = batch.contexts_after(growth, k);
+                *duration = self.duration(&later);
+            }
+            return;
         };
-        add(self.any_prefill_ps, u64::from(batch.prefill_seqs > 0));
-        add(self.prefill_row_ps, u64::from(batch.prefill_seqs));
-        add(self.prefill_token_ps, u64::from(batch.prefill_tokens));
-        add(self.prefill_context_token_ps, batch.prefill_token_context);
-        add(self.decode_row_ps, u64::from(batch.decode_seqs));
-        add(self.decode_context_token_ps, batch.decode_context_tokens);
-        let nanos = ps.saturating_add(u128::from(PICOS_PER_NANO / 2)) / u128::from(PICOS_PER_NANO);
-        SimDuration(u64::try_from(nanos).unwrap_or(u64::MAX))
+        for duration in out {
+            *duration = SimDuration(ps / PICOS_PER_NANO);
+            ps += step;
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! How long one engine step takes.
 
 pub mod any_fit;
+pub(crate) mod attention;
 pub mod batch;
 pub mod collective;
 pub mod deployment;
@@ -30,25 +31,32 @@ use crate::units::SimDuration;
 
 /// A step-time model.
 pub trait StepTime: Send + Sync + std::fmt::Debug {
-    /// Duration of a step that computes `batch`. Called for non-empty batches only.
+    /// Duration of a step that computes `batch`. Called for non-empty batches only, and perhaps for steps that are
+    /// not taken in the end: what is taken is told to [`Self::observe`].
     fn duration(&self, batch: &BatchShape) -> SimDuration;
 
-    /// Durations of steps that repeat `batch`.
+    /// Durations of a run of steps: `out[k]` of the batch advanced by `k` ([`BatchShape::advance`]), to the same
+    /// nanosecond as [`Self::duration`] of it.
     fn durations(&self, batch: &BatchShape, out: &mut [SimDuration]) {
-        let mut shape = batch.clone();
-        for d in out {
-            *d = self.duration(&shape);
-            shape.advance(1);
+        let mut batch = batch.clone();
+        for duration in out {
+            *duration = self.duration(&batch);
+            batch.advance(1);
         }
     }
 
-    /// Wants rows.
+    /// Costs of decodes of one token each do not follow from their sums: they must be listed in the batch.
     fn needs_decode_rows(&self) -> bool {
-        true
+        false
     }
 
-    /// Told of each step.
+    /// Told once for every step that is really taken, in their order on each replica: `steps` of them, the first of
+    /// `batch`, each later one of the batch advanced by one more.
     fn observe(&self, batch: &BatchShape, steps: u32) {
         let _ = (batch, steps);
     }
 }
+
+#[cfg(test)]
+#[path = "runs_tests.rs"]
+mod runs_tests;

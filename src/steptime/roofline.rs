@@ -1,12 +1,15 @@
 //! Step time from physics: what a batch computes, reads and exchanges on one rank, over what the device can do.
 //!
-//! Every row counts with its own length; batch means never enter. Per layer: matrix products (compute and weight
-//! traffic joined smoothly), prefill attention of each chunk, KV reads of each decode, elementwise traffic, two
-//! all-reduces; per step: the LM head on the rows that sample, fixed times, the host. Dense layers run at the
+//! Every row counts with its own length; batch means never enter (attention.rs). Per layer: matrix products (compute
+//! and weight traffic joined smoothly), prefill attention of each chunk, KV reads of each decode, elementwise traffic,
+//! two all-reduces; per step: the LM head on the rows that sample, fixed times, the host. Dense layers run at the
 //! padded size of a captured graph, attention at real lengths (rules S84 to S88). Formulas: step-time.md 3.1 to 3.7.
 
+use super::attention::{Attention, AttentionRates, Decodes};
+use super::batch::Growth;
 use super::collective::{self, Link};
 use super::deployment::{ComputeClass, Deployment, UNQUANTISED_BYTES};
+use super::fitted::step_of;
 use super::graphs::StepMode;
 use super::parameters::{Param, Parameters};
 use super::{BatchShape, RowShape, StepTime};
@@ -71,19 +74,6 @@ struct Experts {
     always: Gemm,
 }
 
-/// Attention of the layers of one kind on one rank.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Attention {
-    layers: f64,
-    /// FLOPs of one pair of a query and a key position, all heads of the rank.
-    flops_per_pair_prefill: f64,
-    flops_per_pair_decode: f64,
-    /// Bytes of one cached position.
-    kv_bytes: f64,
-    /// Positions attended at most; `f64::INFINITY` without a window.
-    window: f64,
-}
-
 /// A device under a model: everything about the deployment that step times need, in numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Roofline {
@@ -93,9 +83,8 @@ pub struct Roofline {
     arithmetic: Arithmetic,
     expert_arithmetic: Arithmetic,
     head_arithmetic: Arithmetic,
-    attention_flops: f64,
     weight_bytes_per_s: f64,
-    kv_bytes_per_s: f64,
+    attention_rates: AttentionRates,
     link: Option<Link>,
     layers: f64,
     attention_gemm: Gemm,
@@ -193,14 +182,18 @@ impl Roofline {
         if !dense.narrow {
             roofline.quantised_elements = 0.0;
         }
-        roofline.attention_flops = bf16 * parameters[Param::PrefillAttention];
         roofline.weight_bytes_per_s = bandwidth * parameters[Param::WeightBandwidth];
         let narrow_kv = if deployment.kv_bytes() < 2 {
             NARROW_KV_BANDWIDTH
         } else {
             1.0
         };
-        roofline.kv_bytes_per_s = bandwidth * parameters[Param::KvBandwidth] * narrow_kv;
+        roofline.attention_rates = AttentionRates {
+            flops: bf16 * parameters[Param::PrefillAttention],
+            kv_bytes_per_s: bandwidth * parameters[Param::KvBandwidth] * narrow_kv,
+            lost_pairs: 0.5 * parameters[Param::PrefillHalfLength],
+            key_s: parameters[Param::PrefillKeyTime],
+        };
         roofline.link = link;
         roofline.parameters = parameters;
         roofline.deployment = deployment;
@@ -214,16 +207,23 @@ impl Roofline {
 
     /// Where the time of a step goes.
     pub fn parts(&self, batch: &BatchShape) -> StepParts {
-        let p = &self.parameters;
         let mode = self.deployment.run_mode(batch);
+        let mut parts = self.without_attention(batch, mode);
+        parts.prefill_attention_s = self.prefill(&batch.prefills, 0);
+        parts.decode_attention_s = self.decodes(batch, Growth::default()).next_s(0);
+        parts.host_s = self.exposed_host_s(mode, f64::from(batch.num_seqs()), parts.device_s());
+        parts
+    }
+
+    /// All that does not depend on contexts.
+    fn without_attention(&self, batch: &BatchShape, mode: StepMode) -> StepParts {
+        let p = &self.parameters;
         let tokens = f64::from(mode.computed_tokens(batch.tokens()));
         let rows = f64::from(batch.num_seqs());
         let mut parts = StepParts {
             dense_s: self.layers * self.gemm(&self.attention_gemm, tokens, self.arithmetic)
                 + self.mlp_layers * self.gemm(&self.mlp, tokens, self.arithmetic),
             experts_s: self.experts.map_or(0.0, |e| self.experts(&e, tokens)),
-            prefill_attention_s: self.prefill(&batch.prefills),
-            decode_attention_s: batch.decodes.iter().map(|r| self.decode(r)).sum(),
             elementwise_s: self.layers * tokens * ACTIVATION_BYTES * ELEMENTWISE_PASSES * self.hidden
                 / self.weight_bytes_per_s
                 + self.layers * tokens * self.quantised_elements * QUANTISE_S,
@@ -234,12 +234,11 @@ impl Roofline {
             ),
             collectives_s: self.collectives(tokens, rows),
             fixed_s: self.layers * p[Param::LayerTime] + p[Param::StepTime] + rows * p[Param::RowTime],
-            host_s: 0.0,
+            ..StepParts::default()
         };
         if batch.prefill_seqs > 0 {
             parts.fixed_s += p[Param::MixedStepTime] + self.layers * p[Param::MixedLayerTime];
         }
-        parts.host_s = self.exposed_host_s(mode, rows, parts.device_s());
         parts
     }
 
@@ -289,40 +288,17 @@ impl Roofline {
         e.layers * (routed + self.gemm(&e.always, tokens, self.arithmetic))
     }
 
-    /// Attention of a step's prefill chunks over all layers, one launch a layer: the pairs they compute and a share of
-    /// tiles that is lost by token, but never faster than the longest of them walks over its keys one after another.
-    fn prefill(&self, rows: &[RowShape]) -> f64 {
-        let lost = 0.5 * self.parameters[Param::PrefillHalfLength];
-        self.attention
-            .iter()
-            .filter(|a| a.layers > 0.0)
-            .map(|a| {
-                let (mut compute, mut walk, mut read) = (0.0, 0.0_f64, 0.0);
-                for row in rows {
-                    let (n, c) = (f64::from(row.tokens), f64::from(row.computed));
-                    let keys = (c + n).min(a.window + n);
-                    compute +=
-                        a.flops_per_pair_prefill * (pairs(n, c, a.window) + lost * n) / self.attention_flops;
-                    walk = walk.max(keys * self.parameters[Param::PrefillKeyTime]);
-                    read += keys * a.kv_bytes / self.kv_bytes_per_s;
-                }
-                a.layers * compute.max(walk).max(read)
-            })
+    /// Attention of a step's prefill chunks over all layers, `steps` steps later.
+    fn prefill(&self, rows: &[RowShape], steps: u32) -> f64 {
+        let kinds = self.attention.iter().filter(|a| a.layers > 0.0);
+        kinds
+            .map(|a| a.prefill_s(&self.attention_rates, rows, steps))
             .sum()
     }
 
-    /// Attention of one decode row over all layers.
-    fn decode(&self, row: &RowShape) -> f64 {
-        let (n, c) = (f64::from(row.tokens), f64::from(row.computed));
-        self.attention
-            .iter()
-            .filter(|a| a.layers > 0.0)
-            .map(|a| {
-                let read = (c + n).min(a.window + n) * a.kv_bytes / self.kv_bytes_per_s;
-                let compute = a.flops_per_pair_decode * pairs(n, c, a.window) / self.attention_flops;
-                a.layers * compute.max(read)
-            })
-            .sum()
+    /// Attention of decodes over all layers, step after step.
+    fn decodes<'a>(&'a self, batch: &'a BatchShape, growth: Growth) -> Decodes<'a> {
+        Decodes::of(batch, growth, &self.attention, &self.attention_rates)
     }
 
     fn collectives(&self, tokens: f64, rows: f64) -> f64 {
@@ -432,9 +408,13 @@ impl Roofline {
             arithmetic: Arithmetic::NONE,
             expert_arithmetic: Arithmetic::NONE,
             head_arithmetic: Arithmetic::NONE,
-            attention_flops: 1.0,
             weight_bytes_per_s: 1.0,
-            kv_bytes_per_s: 1.0,
+            attention_rates: AttentionRates {
+                flops: 1.0,
+                kv_bytes_per_s: 1.0,
+                lost_pairs: 0.0,
+                key_s: 0.0,
+            },
             link: None,
             layers,
             attention_gemm,
@@ -465,9 +445,27 @@ impl Roofline {
 
 impl StepTime for Roofline {
     fn duration(&self, batch: &BatchShape) -> SimDuration {
-        let seconds = self.parts(batch).total_s();
-        let nanos = SimDuration::try_from_secs_f64(seconds).map_or(u64::MAX, SimDuration::as_nanos);
-        SimDuration(nanos.max(1))
+        step_of(self.parts(batch).total_s())
+    }
+
+    fn durations(&self, batch: &BatchShape, out: &mut [SimDuration]) {
+        let mode = self.deployment.run_mode(batch);
+        let rows = f64::from(batch.num_seqs());
+        let mut parts = self.without_attention(batch, mode);
+        let mut decodes = self.decodes(batch, batch.growth());
+        decodes.count_leaving(out);
+        for (duration, steps) in out.iter_mut().zip(0..) {
+            if steps == 0 || !batch.prefills.is_empty() {
+                parts.prefill_attention_s = self.prefill(&batch.prefills, steps);
+            }
+            parts.decode_attention_s = decodes.next_s(duration.as_nanos());
+            parts.host_s = self.exposed_host_s(mode, rows, parts.device_s());
+            *duration = step_of(parts.total_s());
+        }
+    }
+
+    fn needs_decode_rows(&self) -> bool {
+        self.attention.iter().any(Attention::is_windowed)
     }
 }
 
@@ -537,15 +535,4 @@ pub(crate) fn join(a: f64, b: f64, q: f64) -> f64 {
         return 0.0;
     }
     high * (1.0 + (low / high).powf(q)).powf(1.0 / q)
-}
-
-/// Pairs of query and key positions of `n` tokens after `c`, each looking back at most `window` positions.
-pub(crate) fn pairs(n: f64, c: f64, window: f64) -> f64 {
-    let all = n * c + n * (n + 1.0) / 2.0;
-    if c + n <= window {
-        return all;
-    }
-    // The first `free` tokens still see everything before them, the others a full window.
-    let free = (window - c).clamp(0.0, n);
-    free * c + free * (free + 1.0) / 2.0 + (n - free) * window
 }

@@ -107,13 +107,30 @@ struct Guise {
     watch: Option<Arc<Watch>>,
 }
 
-impl StepTime for Guise {
-    fn duration(&self, batch: &BatchShape) -> SimDuration {
+impl Guise {
+    fn scaled(&self) -> Scaled<'_> {
         Scaled {
             inner: self.model.step_time.as_ref(),
             factor: self.model.speed,
             watch: self.watch.as_deref(),
         }
-        .duration(batch)
+    }
+}
+
+impl StepTime for Guise {
+    fn duration(&self, batch: &BatchShape) -> SimDuration {
+        self.scaled().duration(batch)
+    }
+
+    fn durations(&self, batch: &BatchShape, out: &mut [SimDuration]) {
+        self.scaled().durations(batch, out);
+    }
+
+    fn needs_decode_rows(&self) -> bool {
+        self.scaled().needs_decode_rows()
+    }
+
+    fn observe(&self, batch: &BatchShape, steps: u32) {
+        self.scaled().observe(batch, steps);
     }
 }

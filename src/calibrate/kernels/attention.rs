@@ -11,7 +11,7 @@
 use super::fitting::{Formula, Sample, Spec, fit};
 use super::read::Attention;
 use super::{Device, PartFit};
-use crate::steptime::roofline::pairs;
+use crate::steptime::attention::pairs;
 
 /// Head size of most models; others reach less (64) or more (256) of the peak.
 const HEAD_DIM: f64 = 128.0;
