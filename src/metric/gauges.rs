@@ -37,6 +37,9 @@ pub struct Gauges {
     pub steps: u64,
 }
 
+/// Readings that are added up at a time.
+const CHUNK: usize = 64;
+
 /// Readings of one gauge: weighed by nanoseconds, exact whatever the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Readings {
@@ -68,15 +71,24 @@ impl Readings {
         self.max = self.max.max(value);
     }
 
-    /// A reading for each span of nanoseconds.
+    /// A reading for each span of nanoseconds; in 64 bits where that is enough.
     fn add_each(&mut self, values: &[u32], nanoseconds: &[u64]) {
-        for (&value, &nanoseconds) in values.iter().zip(nanoseconds) {
-            self.sum += u128::from(value) * u128::from(nanoseconds);
-            self.weight += u128::from(nanoseconds);
+        for (values, spans) in values.chunks(CHUNK).zip(nanoseconds.chunks(CHUNK)) {
+            let n = values.len().min(spans.len());
+            let (values, spans) = (&values[..n], &spans[..n]);
+            let longest = spans.iter().fold(0, |a, &b| a.max(b));
+            let largest = values.iter().fold(0, |a, &b| a.max(b));
+            if u128::from(longest) * u128::from(largest.max(1)) < u128::from(u64::MAX) / CHUNK as u128 {
+                let products = values.iter().zip(spans).map(|(&v, &ns)| u64::from(v) * ns);
+                self.sum += u128::from(products.sum::<u64>());
+                self.weight += u128::from(spans.iter().sum::<u64>());
+                self.min = values.iter().fold(self.min, |a, &b| a.min(b));
+                self.max = self.max.max(largest);
+            } else {
+                let readings = values.iter().zip(spans);
+                readings.for_each(|(&value, &ns)| self.add(value, u128::from(ns)));
+            }
         }
-        let seen = &values[..values.len().min(nanoseconds.len())];
-        self.min = seen.iter().fold(self.min, |a, &b| a.min(b));
-        self.max = seen.iter().fold(self.max, |a, &b| a.max(b));
     }
 
     fn merge(&mut self, other: &Self) {
@@ -105,12 +117,14 @@ pub(super) struct GaugeSums {
 }
 
 impl GaugeSums {
-    /// Adds steps that all had the same requests.
-    pub fn add_run(&mut self, running: u32, waiting: u32, free_blocks: &[u32], durations: &[u64]) {
-        if durations.is_empty() {
-            return;
-        }
-        let busy = durations.iter().map(|&d| u128::from(d)).sum();
+    /// Adds steps that all had as many requests; `busy` is the sum of their durations.
+    pub fn add_run(
+        &mut self,
+        [running, waiting]: [u32; 2],
+        free_blocks: &[u32],
+        durations: &[u64],
+        busy: u128,
+    ) {
         self.busy_ns += busy;
         self.steps += durations.len() as u64;
         self.running.add(running, busy);
@@ -122,6 +136,15 @@ impl GaugeSums {
     fn of(replica: &ReplicaRecord, window: &Window) -> Self {
         let mut sums = Self::default();
         let steps = replica.step_starts.iter().zip(&replica.step_ends);
+        if replica.step_starts.iter().all(|&start| window.contains(start)) {
+            let durations: Vec<u64> = steps.map(|(start, end)| end.since(*start).as_nanos()).collect();
+            sums.busy_ns = durations.iter().map(|&d| u128::from(d)).sum();
+            sums.steps = durations.len() as u64;
+            sums.running.add_each(&replica.running, &durations);
+            sums.waiting.add_each(&replica.waiting, &durations);
+            sums.free_blocks.add_each(&replica.free_blocks, &durations);
+            return sums;
+        }
         for (i, (&start, &end)) in steps.enumerate() {
             if !window.contains(start) {
                 continue;

@@ -1,15 +1,18 @@
 //! The usual figures of values in any order, exact, without sorting them all.
 //!
 //! Sorting is most of the cost of a summary, and only eight order statistics are wanted. One pass counts the values
-//! by bin ([`super::bins`]), which tells in which bins the wanted ranks lie; a second takes the values of those bins
-//! out, and these few are sorted.
+//! in bins of equal width, which tells in which bins the wanted ranks lie; a second takes the values of those bins
+//! out. If they are few they are sorted, otherwise the same is done with them.
 
-use super::bins::bin_of;
+use std::ops::Range;
+
 use super::moments::Moments;
 use super::percentile::{Sample, Stats, Unit, quantile};
 
 /// Fewer values than this are sorted outright.
 const FEW: usize = 512;
+/// Bins to count in.
+const BINS: usize = 1 << 11;
 
 /// The figures of one latency.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,8 +34,7 @@ impl Figures {
 
     /// Of nanoseconds in any order.
     pub fn of_values(mut values: Vec<u64>) -> Self {
-        let mut moments = Moments::default();
-        moments.add_slice(&values, 1);
+        let moments = Moments::of_slice(&values);
         if values.len() < FEW {
             values.sort_unstable();
             let std = moments.std_of(values.iter().map(|&v| (v, 1)));
@@ -61,8 +63,10 @@ impl Figures {
 
     fn selected(moments: &Moments, items: impl Iterator<Item = (u64, u64)> + Clone) -> Self {
         let ranks = wanted_ranks(moments.n());
-        let values = order_statistics(moments, items.clone(), &ranks);
-        let at_rank = |rank| Some(values[ranks.binary_search(&rank).ok()?]);
+        let ends = moments.min().zip(moments.max()).unwrap_or_default();
+        let mut values = Vec::with_capacity(ranks.len());
+        order_statistics(items.clone(), ends, &ranks, &mut values);
+        let at_rank = |rank| values.get(ranks.binary_search(&rank).ok()?).copied();
         Self::of(moments, moments.std_of(items), at_rank)
     }
 }
@@ -78,60 +82,81 @@ fn wanted_ranks(n: u64) -> Vec<u64> {
     ranks
 }
 
-/// The values at `ranks`, which rise.
+/// Values of one bin, and which of the wanted ranks lie there.
+struct Group {
+    ranks: Range<usize>,
+    /// Values in the bins below.
+    before: u64,
+    pairs: Vec<(u64, u64)>,
+}
+
+/// Appends the values at `ranks`, which rise. `min` and `max` are the ends of the items.
 fn order_statistics(
-    moments: &Moments,
     items: impl Iterator<Item = (u64, u64)> + Clone,
+    (min, max): (u64, u64),
     ranks: &[u64],
-) -> Vec<u64> {
-    let (Some(min), Some(max)) = (moments.min(), moments.max()) else {
-        return vec![0; ranks.len()];
-    };
-    let base = bin_of(min);
-    let mut counts = vec![0u64; bin_of(max) - base + 1];
+    values: &mut Vec<u64>,
+) {
+    let shift = (u64::BITS - (max - min).leading_zeros()).saturating_sub(BINS.ilog2());
+    let bin_of = |value: u64| ((value - min) >> shift) as usize % BINS;
+    let mut counts = vec![0u64; BINS];
     for (value, count) in items.clone() {
-        counts[bin_of(value) - base] += count;
+        counts[bin_of(value)] += count;
     }
-    // Which group of values to take out each bin belongs to; group 0 is left alone.
-    let mut group_of = vec![0u8; counts.len()];
-    let mut groups: Vec<(u64, Vec<(u64, u64)>)> = vec![(0, Vec::new())];
+    let (mut groups, group_of) = groups_of(&counts, ranks);
+    for (value, count) in items {
+        // Group 0 is of no interest.
+        if let Some(group) = usize::from(group_of[bin_of(value)]).checked_sub(1) {
+            groups[group].pairs.push((value, count));
+        }
+    }
+    for group in &mut groups {
+        let ranks: Vec<u64> = ranks[group.ranks.clone()]
+            .iter()
+            .map(|rank| rank - group.before)
+            .collect();
+        let pairs = &mut group.pairs;
+        if pairs.len() > FEW && shift > 0 {
+            let ends = Moments::of(pairs.iter().copied());
+            let ends = ends.min().zip(ends.max()).unwrap_or_default();
+            order_statistics(pairs.iter().copied(), ends, &ranks, values);
+        } else {
+            if shift > 0 {
+                pairs.sort_unstable_by_key(|p| p.0);
+            }
+            values.extend(ranks.iter().filter_map(|&rank| value_at(pairs, rank)));
+        }
+    }
+}
+
+/// The bins in which ranks lie, and for each bin the number of its group, counted from 1.
+fn groups_of(counts: &[u64], ranks: &[u64]) -> (Vec<Group>, Vec<u8>) {
+    let (mut groups, mut group_of) = (Vec::<Group>::new(), vec![0u8; counts.len()]);
     let (mut before, mut next) = (0u64, 0);
     for (bin, &count) in counts.iter().enumerate() {
-        if next < ranks.len() && ranks[next] < before + count {
+        let from = next;
+        next += ranks[from..].partition_point(|&rank| rank < before + count);
+        if next > from {
+            groups.push(Group {
+                ranks: from..next,
+                before,
+                pairs: Vec::new(),
+            });
             group_of[bin] = groups.len() as u8;
-            groups.push((before, Vec::new()));
-            while next < ranks.len() && ranks[next] < before + count {
-                next += 1;
-            }
         }
         before += count;
     }
-    for (value, count) in items {
-        let group = group_of[bin_of(value) - base];
-        if group > 0 {
-            groups[usize::from(group)].1.push((value, count));
-        }
-    }
-    groups
-        .iter_mut()
-        .for_each(|(_, group)| group.sort_unstable_by_key(|p| p.0));
-    ranks.iter().map(|&rank| value_at(&groups, rank)).collect()
+    (groups, group_of)
 }
 
-/// The value at a rank, from sorted groups that each know how many values lie before them.
-fn value_at(groups: &[(u64, Vec<(u64, u64)>)], rank: u64) -> u64 {
-    let group = groups.partition_point(|(before, group)| group.is_empty() || *before <= rank);
-    let Some((before, group)) = groups.get(group.saturating_sub(1)) else {
-        return 0;
-    };
-    let mut upto = *before;
-    for &(value, count) in group {
+/// The value at a rank of sorted pairs.
+fn value_at(pairs: &[(u64, u64)], rank: u64) -> Option<u64> {
+    let mut upto = 0;
+    let found = pairs.iter().find(|(_, count)| {
         upto += count;
-        if rank < upto {
-            return value;
-        }
-    }
-    group.last().map_or(0, |p| p.0)
+        rank < upto
+    });
+    found.map(|&(value, _)| value)
 }
 
 #[cfg(test)]

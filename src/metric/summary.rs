@@ -211,7 +211,8 @@ impl Summary {
         let window = &options.window;
         let limit = options.slo.gap_limit_ns();
         let gaps = TokenGaps::new(run, limit);
-        let mut values = PerLatency::<Vec<u64>>::default();
+        let requests = run.requests.len();
+        let mut values = PerLatency::<Vec<u64>>::default().map(|_, _| Vec::with_capacity(requests));
         let (mut tally, mut gaps_known, mut visible) = (Tally::default(), true, Some(0));
         for r in &run.requests {
             tally.run.count(r, window);

@@ -139,7 +139,8 @@ impl<'a> TokenGaps<'a> {
         requests: impl IntoIterator<Item = &'r RequestRecord>,
     ) -> Vec<(u64, u64)> {
         let mut seen: Vec<Vec<i64>> = self.replicas.iter().map(|r| vec![0; r.ends.len() + 1]).collect();
-        let mut single: Vec<(u64, u64)> = Vec::new();
+        let steps: usize = self.replicas.iter().map(|r| r.ends.len()).sum();
+        let mut single: Vec<(u64, u64)> = Vec::with_capacity(steps);
         for request in requests {
             match (&request.tokens, self.steps_of(request)) {
                 (TokenLog::Segments(segments), Some(steps)) => {

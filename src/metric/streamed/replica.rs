@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::View;
 use super::sample::StreamedSample;
 use crate::metric::gauges::GaugeSums;
+use crate::metric::moments::Moments;
 use crate::record::StepRun;
 use crate::units::SimTime;
 
@@ -44,7 +45,8 @@ struct Held {
 /// Room for spans of a run of steps, to be used again.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scratch {
-    spans: Vec<u64>,
+    durations: Vec<u64>,
+    gaps: Vec<u64>,
     peaks: Vec<(u64, u64)>,
 }
 
@@ -62,11 +64,35 @@ impl ReplicaState {
             return;
         }
         let (starts, ends) = (&run.starts[..n], &run.ends[..n]);
-        self.durations(run, starts, ends, view, &mut scratch.spans, step);
+        let (gaps, extra) = (&mut scratch.gaps, view.per_token_ns);
+        gaps.clear();
+        gaps.push(ends[0].since(self.last_end).as_nanos().saturating_add(extra));
+        let pairs = ends.windows(2);
+        gaps.extend(pairs.map(|pair| pair[1].since(pair[0]).as_nanos().saturating_add(extra)));
+        let later = Moments::of_slice(&gaps[1..]);
+
+        let inside = |t: &SimTime| view.window.contains(*t);
+        let alike =
+            extra == 0 && starts[1..] == ends[..n - 1] && inside(&starts[0]) && inside(&starts[n - 1]);
+        if alike {
+            // Each step begins where the one before ends, so its duration is the gap.
+            let first = ends[0].since(starts[0]).as_nanos();
+            step.add(first, 1);
+            step.add_slice(&gaps[1..], &later, 1);
+            let durations = &mut scratch.durations;
+            durations.clone_from(gaps);
+            durations[0] = first;
+            let busy = later.sum() + u128::from(first);
+            let free = run.free_blocks.get(..n).unwrap_or_default();
+            self.gauges
+                .add_run([run.running, run.waiting], free, durations, busy);
+        } else {
+            self.durations(run, starts, ends, view, &mut scratch.durations, step);
+        }
         if view.is_bounded() {
             self.note_seen(ends, view);
         }
-        self.gaps(run, ends, view, scratch, itl);
+        self.gaps(run, &later, view, scratch, itl);
         self.steps += n as u64;
         self.last_end = ends[n - 1];
     }
@@ -90,9 +116,11 @@ impl ReplicaState {
         spans.clear();
         let steps = starts[from..to].iter().zip(&ends[from..to]);
         spans.extend(steps.map(|(start, end)| end.since(*start).as_nanos()));
-        step.add_slice(spans, 1);
+        let moments = Moments::of_slice(spans);
+        step.add_slice(spans, &moments, 1);
         let free = run.free_blocks.get(from..to).unwrap_or_default();
-        self.gauges.add_run(run.running, run.waiting, free, spans);
+        self.gauges
+            .add_run([run.running, run.waiting], free, spans, moments.sum());
     }
 
     /// Counts the steps that clients see before the bounds of the window.
@@ -110,10 +138,11 @@ impl ReplicaState {
         }
     }
 
+    /// `later` are the moments of all gaps but the first.
     fn gaps(
         &mut self,
         run: &StepRun<'_>,
-        ends: &[SimTime],
+        later: &Moments,
         view: &View,
         scratch: &mut Scratch,
         itl: &mut StreamedSample,
@@ -122,13 +151,8 @@ impl ReplicaState {
         // Before a replica's first step there is none that a gap could begin with.
         let first = u64::from(if self.steps == 0 { 0 } else { run.gaps_first });
         let rest = u64::from(run.gaps_rest);
-        let gaps = &mut scratch.spans;
-        gaps.clear();
-        let extra = view.per_token_ns;
-        gaps.push(ends[0].since(self.last_end).as_nanos().saturating_add(extra));
-        let pairs = ends.windows(2);
-        gaps.extend(pairs.map(|pair| pair[1].since(pair[0]).as_nanos().saturating_add(extra)));
-        self.pool(gaps, [first, rest], view, itl);
+        let gaps = &scratch.gaps;
+        self.pool(gaps, later, [first, rest], view, itl);
 
         self.first_of_run = self.steps;
         if let Some(limit) = view.gap_limit_ns {
@@ -154,10 +178,17 @@ impl ReplicaState {
 
     /// Puts gaps into the pool. Where each token delays those after it, the first and the last are held back, as
     /// requests may turn out to have had several tokens in the step before.
-    fn pool(&mut self, gaps: &[u64], [first, rest]: [u64; 2], view: &View, itl: &mut StreamedSample) {
+    fn pool(
+        &mut self,
+        gaps: &[u64],
+        later: &Moments,
+        [first, rest]: [u64; 2],
+        view: &View,
+        itl: &mut StreamedSample,
+    ) {
         if view.per_token_ns == 0 {
             itl.add(gaps[0], first);
-            itl.add_slice(&gaps[1..], rest);
+            itl.add_slice(&gaps[1..], later, rest);
             return;
         }
         let newest = gaps.len() - 1;
@@ -167,7 +198,7 @@ impl ReplicaState {
             requests: first,
         };
         if newest > 0 {
-            itl.add_slice(&gaps[1..newest], rest);
+            gaps[1..newest].iter().for_each(|&gap| itl.add(gap, rest));
             self.held[1] = Held {
                 step: self.steps + newest as u64,
                 gap: gaps[newest],

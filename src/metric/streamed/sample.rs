@@ -48,16 +48,18 @@ impl StreamedSample {
 
     /// Adds `count` times `value`.
     pub fn add(&mut self, value: u64, count: u64) {
-        self.add_slice(&[value], count);
+        if count > 0 {
+            self.moments.add(value, count);
+            self.add_values(&[value], count);
+        }
     }
 
-    /// Adds each value `count` times.
-    pub fn add_slice(&mut self, values: &[u64], count: u64) {
-        if count == 0 {
-            return;
+    /// Adds each value `count` times; `moments` are those of the values.
+    pub fn add_slice(&mut self, values: &[u64], moments: &Moments, count: u64) {
+        if count > 0 {
+            self.moments.add_times(moments, count);
+            self.add_values(values, count);
         }
-        self.moments.add_slice(values, count);
-        self.add_values(values, count);
     }
 
     fn add_values(&mut self, values: &[u64], count: u64) {
@@ -127,7 +129,9 @@ mod tests {
 
     fn of(values: &[u64], exact_up_to: usize, piece: usize) -> StreamedSample {
         let mut sample = StreamedSample::new(exact_up_to);
-        values.chunks(piece).for_each(|piece| sample.add_slice(piece, 2));
+        values
+            .chunks(piece)
+            .for_each(|piece| sample.add_slice(piece, &Moments::of_slice(piece), 2));
         sample
     }
 
