@@ -35,20 +35,36 @@ impl Funnel {
     /// Counts the given requests; `within_slo` is left null.
     pub fn of<'a>(requests: impl IntoIterator<Item = &'a RequestRecord>) -> Self {
         let mut funnel = Self::default();
-        for request in requests {
-            let rejected = request.status == Status::Rejected;
-            funnel.offered += 1;
-            funnel.admitted += u64::from(request.enqueued.is_some() && !rejected);
-            funnel.started += u64::from(request.first_scheduled.is_some());
-            funnel.first_token += u64::from(request.first_token.is_some());
-            match (request.status, request.first_scheduled) {
-                (Status::Completed, _) => funnel.completed += 1,
-                (Status::Rejected, _) => funnel.rejected += 1,
-                (Status::Unfinished, None) => funnel.unfinished_waiting += 1,
-                (Status::Unfinished, Some(_)) => funnel.unfinished_started += 1,
-            }
-        }
+        requests.into_iter().for_each(|request| funnel.count(request));
         funnel
+    }
+
+    /// Counts one more request.
+    pub(super) fn count(&mut self, request: &RequestRecord) {
+        let rejected = request.status == Status::Rejected;
+        self.offered += 1;
+        self.admitted += u64::from(request.enqueued.is_some() && !rejected);
+        self.started += u64::from(request.first_scheduled.is_some());
+        self.first_token += u64::from(request.first_token.is_some());
+        match (request.status, request.first_scheduled) {
+            (Status::Completed, _) => self.completed += 1,
+            (Status::Rejected, _) => self.rejected += 1,
+            (Status::Unfinished, None) => self.unfinished_waiting += 1,
+            (Status::Unfinished, Some(_)) => self.unfinished_started += 1,
+        }
+    }
+
+    /// Adds the counts of other requests.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.offered += other.offered;
+        self.admitted += other.admitted;
+        self.started += other.started;
+        self.first_token += other.first_token;
+        self.completed += other.completed;
+        self.within_slo = self.within_slo.zip(other.within_slo).map(|(a, b)| a + b);
+        self.rejected += other.rejected;
+        self.unfinished_waiting += other.unfinished_waiting;
+        self.unfinished_started += other.unfinished_started;
     }
 
     /// Offered requests that did not complete.

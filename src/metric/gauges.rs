@@ -3,11 +3,14 @@
 //! A gauge is read after each step's schedule and stands for that step. Means weigh each step by its duration,
 //! so they are means over busy time, replicas pooled; idle time is not in them (see `utilisation`).
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::window::Window;
-use crate::record::RunRecord;
+use crate::record::{ReplicaRecord, RunRecord};
+use crate::units::SimDuration;
 
 /// Mean over busy time and maximum of one gauge.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -34,61 +37,187 @@ pub struct Gauges {
     pub steps: u64,
 }
 
-#[derive(Default)]
-struct Weighted {
-    sum: f64,
-    weight: f64,
-    max: f64,
+/// Readings that are added up at a time.
+const CHUNK: usize = 64;
+
+/// Readings of one gauge: weighed by nanoseconds, exact whatever the order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Readings {
+    /// Reading times nanoseconds, summed.
+    sum: u128,
+    /// Nanoseconds.
+    weight: u128,
+    min: u32,
+    max: u32,
 }
 
-impl Weighted {
-    fn add(&mut self, value: f64, weight: f64) {
-        self.sum += value * weight;
-        self.weight += weight;
+impl Default for Readings {
+    fn default() -> Self {
+        Self {
+            sum: 0,
+            weight: 0,
+            min: u32::MAX,
+            max: 0,
+        }
+    }
+}
+
+impl Readings {
+    /// The same reading for so many nanoseconds.
+    fn add(&mut self, value: u32, nanoseconds: u128) {
+        self.sum += u128::from(value) * nanoseconds;
+        self.weight += nanoseconds;
+        self.min = self.min.min(value);
         self.max = self.max.max(value);
     }
 
+    /// A reading for each span of nanoseconds; in 64 bits where that is enough.
+    fn add_each(&mut self, values: &[u32], nanoseconds: &[u64]) {
+        for (values, spans) in values.chunks(CHUNK).zip(nanoseconds.chunks(CHUNK)) {
+            let n = values.len().min(spans.len());
+            let (values, spans) = (&values[..n], &spans[..n]);
+            let longest = spans.iter().fold(0, |a, &b| a.max(b));
+            let largest = values.iter().fold(0, |a, &b| a.max(b));
+            if u128::from(longest) * u128::from(largest.max(1)) < u128::from(u64::MAX) / CHUNK as u128 {
+                let products = values.iter().zip(spans).map(|(&v, &ns)| u64::from(v) * ns);
+                self.sum += u128::from(products.sum::<u64>());
+                self.weight += u128::from(spans.iter().sum::<u64>());
+                self.min = values.iter().fold(self.min, |a, &b| a.min(b));
+                self.max = self.max.max(largest);
+            } else {
+                let readings = values.iter().zip(spans);
+                readings.for_each(|(&value, &ns)| self.add(value, u128::from(ns)));
+            }
+        }
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.sum += other.sum;
+        self.weight += other.weight;
+        self.min = self.min.min(other.min);
+        self.max = self.max.max(other.max);
+    }
+
     fn gauge(&self) -> Option<Gauge> {
-        (self.weight > 0.0).then(|| Gauge {
-            mean: self.sum / self.weight,
-            max: self.max,
+        (self.weight > 0).then(|| Gauge {
+            mean: self.sum as f64 / self.weight as f64,
+            max: f64::from(self.max),
         })
     }
+}
+
+/// What one replica's gauges showed in the steps of the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct GaugeSums {
+    busy_ns: u128,
+    steps: u64,
+    running: Readings,
+    waiting: Readings,
+    free_blocks: Readings,
+}
+
+impl GaugeSums {
+    /// Adds steps that all had as many requests; `busy` is the sum of their durations.
+    pub fn add_run(
+        &mut self,
+        [running, waiting]: [u32; 2],
+        free_blocks: &[u32],
+        durations: &[u64],
+        busy: u128,
+    ) {
+        self.busy_ns += busy;
+        self.steps += durations.len() as u64;
+        self.running.add(running, busy);
+        self.waiting.add(waiting, busy);
+        self.free_blocks.add_each(free_blocks, durations);
+    }
+
+    /// The steps of a record that start in the window; gauges may be missing from it.
+    fn of(replica: &ReplicaRecord, window: &Window) -> Self {
+        let mut sums = Self::default();
+        let steps = replica.step_starts.iter().zip(&replica.step_ends);
+        if replica.step_starts.iter().all(|&start| window.contains(start)) {
+            let durations: Vec<u64> = steps.map(|(start, end)| end.since(*start).as_nanos()).collect();
+            sums.busy_ns = durations.iter().map(|&d| u128::from(d)).sum();
+            sums.steps = durations.len() as u64;
+            sums.running.add_each(&replica.running, &durations);
+            sums.waiting.add_each(&replica.waiting, &durations);
+            sums.free_blocks.add_each(&replica.free_blocks, &durations);
+            return sums;
+        }
+        for (i, (&start, &end)) in steps.enumerate() {
+            if !window.contains(start) {
+                continue;
+            }
+            let duration = u128::from(end.since(start).as_nanos());
+            sums.busy_ns += duration;
+            sums.steps += 1;
+            let read = |readings: &mut Readings, values: &[u32]| {
+                if let Some(&value) = values.get(i) {
+                    readings.add(value, duration);
+                }
+            };
+            read(&mut sums.running, &replica.running);
+            read(&mut sums.waiting, &replica.waiting);
+            read(&mut sums.free_blocks, &replica.free_blocks);
+        }
+        sums
+    }
+
+    /// Adds other steps of the same replica.
+    pub fn merge(&mut self, other: &Self) {
+        self.busy_ns += other.busy_ns;
+        self.steps += other.steps;
+        self.running.merge(&other.running);
+        self.waiting.merge(&other.waiting);
+        self.free_blocks.merge(&other.free_blocks);
+    }
+}
+
+/// Share of usable blocks in use over all replicas. With one size of cache it is one division of whole numbers.
+fn kv_usage(replicas: &[(GaugeSums, u32)]) -> Option<Gauge> {
+    let (mut by_size, mut weight, mut max) = (BTreeMap::<u32, i128>::new(), 0u128, 0.0f64);
+    for (sums, usable) in replicas {
+        let free = &sums.free_blocks;
+        if *usable == 0 || free.weight == 0 {
+            continue;
+        }
+        let all = u128::from(*usable) * free.weight;
+        *by_size.entry(*usable).or_default() += all as i128 - free.sum as i128;
+        weight += free.weight;
+        max = max.max(1.0 - f64::from(free.min) / f64::from(*usable));
+    }
+    let shares = by_size
+        .into_iter()
+        .map(|(usable, used)| used as f64 / (u128::from(usable) * weight) as f64);
+    (weight > 0).then(|| Gauge {
+        mean: shares.sum(),
+        max,
+    })
 }
 
 impl Gauges {
     /// Reads the gauges of the steps that start in the window.
     pub fn of(run: &RunRecord, window: &Window) -> Self {
-        let (mut running, mut waiting, mut kv) =
-            (Weighted::default(), Weighted::default(), Weighted::default());
-        let (mut busy_ns, mut steps) = (0u128, 0u64);
-        for replica in &run.replicas {
-            for (i, (&start, &end)) in replica.step_starts.iter().zip(&replica.step_ends).enumerate() {
-                if !window.contains(start) {
-                    continue;
-                }
-                let duration = end.since(start).as_nanos();
-                busy_ns += u128::from(duration);
-                steps += 1;
-                let weight = duration as f64;
-                if let Some(&n) = replica.running.get(i) {
-                    running.add(f64::from(n), weight);
-                }
-                if let Some(&n) = replica.waiting.get(i) {
-                    waiting.add(f64::from(n), weight);
-                }
-                if let (Some(&free), true) = (replica.free_blocks.get(i), replica.usable_blocks > 0) {
-                    kv.add(1.0 - f64::from(free) / f64::from(replica.usable_blocks), weight);
-                }
-            }
-        }
-        let wall_ns = u128::from(window.duration(run).as_nanos()) * run.replicas.len() as u128;
+        let replicas: Vec<(GaugeSums, u32)> = run
+            .replicas
+            .iter()
+            .map(|r| (GaugeSums::of(r, window), r.usable_blocks))
+            .collect();
+        Self::of_sums(&replicas, window.duration(run))
+    }
+
+    /// From what each replica's gauges showed and its usable blocks, over a window of this wall clock.
+    pub(super) fn of_sums(replicas: &[(GaugeSums, u32)], wall_clock: SimDuration) -> Self {
+        let mut all = GaugeSums::default();
+        replicas.iter().for_each(|(sums, _)| all.merge(sums));
+        let wall_ns = u128::from(wall_clock.as_nanos()) * replicas.len() as u128;
         Self {
-            running: running.gauge(),
-            waiting: waiting.gauge(),
-            kv_usage: kv.gauge(),
-            utilisation: (wall_ns > 0).then(|| busy_ns as f64 / wall_ns as f64),
-            steps,
+            running: all.running.gauge(),
+            waiting: all.waiting.gauge(),
+            kv_usage: kv_usage(replicas),
+            utilisation: (wall_ns > 0).then(|| all.busy_ns as f64 / wall_ns as f64),
+            steps: all.steps,
         }
     }
 }

@@ -7,8 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::funnel::Funnel;
-use super::latency::{Latencies, e2e, tpot_parts, ttft};
-use super::percentile::Sample;
+use super::latency::{e2e, tpot_parts, ttft};
 use super::tokens::GapProfile;
 use crate::record::{RequestRecord, Status};
 use crate::units::SimDuration;
@@ -160,54 +159,77 @@ impl Slo {
     }
 }
 
+/// How many requests met each target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Judged {
+    /// By target, in the order of [`Target`].
+    met: [u64; 4],
+    /// Met every target that is set.
+    all: u64,
+}
+
+impl Judged {
+    /// Judges one request.
+    pub fn count(&mut self, slo: &Slo, request: &RequestRecord, profile: &GapProfile) {
+        let mut all = true;
+        for (target, bound) in slo.targets() {
+            let meets = slo.meets(target, bound, request, profile);
+            self.met[target as usize] += u64::from(meets);
+            all &= meets;
+        }
+        self.all += u64::from(all);
+    }
+
+    /// Adds the counts of other requests.
+    pub fn merge(&mut self, other: &Self) {
+        let counts = self.met.iter_mut().zip(other.met);
+        counts.for_each(|(a, b)| *a += b);
+        self.all += other.all;
+    }
+}
+
 /// What was measured, as far as targets need it.
 #[derive(Debug, Clone, Copy)]
-pub struct Measured<'a> {
-    /// The offered requests.
-    pub requests: &'a [&'a RequestRecord],
-    /// What each saw, in the same order.
-    pub profiles: &'a [GapProfile],
+pub(super) struct Measured<'a> {
+    /// How many of the offered requests met each target.
+    pub judged: &'a Judged,
     /// False when token times were not kept: gaps cannot be judged.
     pub gaps_known: bool,
-    /// Their latencies.
-    pub latencies: &'a Latencies,
-    /// Their funnel.
+    /// 99th percentiles of the latencies by target, in the order of [`Target`], in nanoseconds.
+    pub p99_ns: [Option<f64>; 4],
+    /// The funnel of the offered requests.
     pub funnel: &'a Funnel,
     /// Wall clock of the window.
     pub duration: SimDuration,
 }
 
 impl SloReport {
-    /// Judges the offered requests. `None` when no target is set.
-    pub fn of(slo: &Slo, measured: &Measured<'_>) -> Option<Self> {
-        let offered = measured.requests.len() as u64;
+    /// The report on the offered requests. `None` when no target is set.
+    pub(super) fn of(slo: &Slo, measured: &Measured<'_>) -> Option<Self> {
+        let offered = measured.funnel.offered;
         let share = |met: Option<u64>| met.filter(|_| offered > 0).map(|met| met as f64 / offered as f64);
-        let pairs = || measured.requests.iter().zip(measured.profiles);
-        let judged = |target| target != Target::Itl || measured.gaps_known;
+        let known = |target| target != Target::Itl || measured.gaps_known;
         let targets: Vec<TargetReport> = slo
             .targets()
             .map(|(target, bound)| {
-                let met = pairs().filter(|(r, p)| slo.meets(target, bound, r, p)).count() as u64;
-                let met = judged(target).then_some(met);
-                let p99 = sample_of(measured.latencies, target).quantile(0.99);
+                let met = known(target).then_some(measured.judged.met[target as usize]);
                 TargetReport {
                     metric: target,
                     rule: slo.rule(target),
                     target_s: bound.as_secs_f64(),
                     met,
                     attainment: share(met),
-                    p99_within: p99.map(|p99| p99 <= bound.as_nanos() as f64),
+                    p99_within: measured.p99_ns[target as usize].map(|p99| p99 <= bound.as_nanos() as f64),
                 }
             })
             .collect();
         if targets.is_empty() {
             return None;
         }
-        let meets_all = |r: &RequestRecord, p: &GapProfile| slo.targets().all(|(t, b)| slo.meets(t, b, r, p));
         let met = targets
             .iter()
             .all(|t| t.met.is_some())
-            .then(|| pairs().filter(|(r, p)| meets_all(r, p)).count() as u64);
+            .then_some(measured.judged.all);
         let seconds = measured.duration.as_secs_f64();
         Some(Self {
             offered,
@@ -237,21 +259,11 @@ fn holds(slo: &Slo, targets: &[TargetReport], funnel: &Funnel) -> Option<bool> {
     Some(holds)
 }
 
-fn sample_of(latencies: &Latencies, target: Target) -> &Sample {
-    match target {
-        Target::Ttft => &latencies.ttft,
-        Target::Itl => &latencies.itl,
-        Target::Tpot => &latencies.tpot,
-        Target::E2e => &latencies.e2e,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::metric::fixture::{MS, three_requests};
-    use crate::metric::tokens::TokenGaps;
-    use crate::metric::window::Window;
+    use crate::metric::summary::{Summary, SummaryOptions};
     use crate::record::RunRecord;
     use approx::assert_relative_eq;
 
@@ -260,28 +272,11 @@ mod tests {
     }
 
     fn report(run: &RunRecord, slo: &Slo) -> Option<SloReport> {
-        let gaps = TokenGaps::new(run, slo.gap_limit_ns());
-        let requests: Vec<&RequestRecord> = run.requests.iter().collect();
-        let profiles: Vec<GapProfile> = requests
-            .iter()
-            .map(|r| gaps.profile(r, slo.gap_limit_ns()))
-            .collect();
-        let latencies = Latencies::of(run, &Window::WHOLE, &gaps, &profiles);
-        let funnel = Funnel::of(&run.requests);
-        let duration = Window::WHOLE.duration(run);
-        let (requests, profiles) = (&requests[..], &profiles[..]);
-        let (latencies, funnel) = (&latencies, &funnel);
-        SloReport::of(
-            slo,
-            &Measured {
-                requests,
-                profiles,
-                gaps_known: true,
-                latencies,
-                funnel,
-                duration,
-            },
-        )
+        let options = SummaryOptions {
+            slo: *slo,
+            ..SummaryOptions::default()
+        };
+        Summary::of(run, &options).slo
     }
 
     #[test]

@@ -72,45 +72,117 @@ pub fn keeps_tokens(request: &RequestRecord) -> bool {
     }
 }
 
-impl Latencies {
-    /// Measures the requests that arrive in the window. `profiles` are theirs, in the same order.
-    pub fn of(run: &RunRecord, window: &Window, gaps: &TokenGaps<'_>, profiles: &[GapProfile]) -> Self {
-        let requests: Vec<&RequestRecord> = window.select(run).collect();
-        let sample = |span: &dyn Fn(&RequestRecord) -> Option<SimDuration>| {
-            Sample::from_values(requests.iter().filter_map(|r| span(r)).map(SimDuration::as_nanos))
-        };
-        let undefined = |r: &&&RequestRecord| r.status == Status::Completed && tpot_parts(r).is_none();
-        Self {
-            ttft: sample(&ttft),
-            ttft_from_send: sample(&|r| Some(r.first_token?.since(r.sent))),
-            itl: gaps.pooled(requests.iter().copied()),
-            tpot: sample(&|r| {
-                let (span, n) = tpot_parts(r)?;
-                Some(SimDuration((span.as_nanos() + n / 2) / n))
-            }),
-            tpot_undefined: requests.iter().filter(undefined).count() as u64,
-            e2e: sample(&e2e),
-            e2e_from_send: sample(&|r| Some(completed_at(r)?.since(r.sent))),
-            stall: Sample::from_values(profiles.iter().filter_map(|p| p.longest_ns)),
-            queue: sample(&|r| Some(r.first_scheduled?.since(r.enqueued?))),
-            prefill: sample(&|r| Some(r.first_token?.since(r.first_scheduled?))),
-            send_lag: sample(&|r| Some(r.sent.since(r.scheduled))),
-            step: step_durations(run, window),
+/// One thing for each latency.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct PerLatency<T> {
+    pub ttft: T,
+    pub ttft_from_send: T,
+    pub itl: T,
+    pub tpot: T,
+    pub e2e: T,
+    pub e2e_from_send: T,
+    pub stall: T,
+    pub queue: T,
+    pub prefill: T,
+    pub send_lag: T,
+    pub step: T,
+}
+
+impl<T> PerLatency<T> {
+    /// The same for each, with its name.
+    pub fn map<U>(self, mut f: impl FnMut(&'static str, T) -> U) -> PerLatency<U> {
+        PerLatency {
+            ttft: f("ttft", self.ttft),
+            ttft_from_send: f("ttft_from_send", self.ttft_from_send),
+            itl: f("itl", self.itl),
+            tpot: f("tpot", self.tpot),
+            e2e: f("e2e", self.e2e),
+            e2e_from_send: f("e2e_from_send", self.e2e_from_send),
+            stall: f("stall", self.stall),
+            queue: f("queue", self.queue),
+            prefill: f("prefill", self.prefill),
+            send_lag: f("send_lag", self.send_lag),
+            step: f("step", self.step),
         }
     }
 }
 
-/// Durations of the steps that start in the window, replicas pooled.
-pub fn step_durations(run: &RunRecord, window: &Window) -> Sample {
+/// Takes in values.
+pub(super) trait Pool {
+    /// One more value.
+    fn note(&mut self, nanoseconds: u64);
+}
+
+impl Pool for Vec<u64> {
+    fn note(&mut self, nanoseconds: u64) {
+        self.push(nanoseconds);
+    }
+}
+
+impl<P: Pool> PerLatency<P> {
+    /// Notes all latencies of a measured request but its gaps; `longest_gap_ns` is the longest of them.
+    pub fn note(&mut self, r: &RequestRecord, longest_gap_ns: Option<u64>) {
+        let note = |pool: &mut P, span: Option<SimDuration>| {
+            if let Some(span) = span {
+                pool.note(span.as_nanos());
+            }
+        };
+        note(&mut self.ttft, ttft(r));
+        note(&mut self.ttft_from_send, r.first_token.map(|t| t.since(r.sent)));
+        let tpot = tpot_parts(r).map(|(span, n)| SimDuration((span.as_nanos() + n / 2) / n));
+        note(&mut self.tpot, tpot);
+        note(&mut self.e2e, e2e(r));
+        note(&mut self.e2e_from_send, completed_at(r).map(|t| t.since(r.sent)));
+        note(&mut self.stall, longest_gap_ns.map(SimDuration));
+        let queue = r.first_scheduled.zip(r.enqueued).map(|(to, from)| to.since(from));
+        note(&mut self.queue, queue);
+        let prefill = r
+            .first_token
+            .zip(r.first_scheduled)
+            .map(|(to, from)| to.since(from));
+        note(&mut self.prefill, prefill);
+        note(&mut self.send_lag, Some(r.sent.since(r.scheduled)));
+    }
+}
+
+impl Latencies {
+    /// Measures the requests that arrive in the window. `profiles` are theirs, in the same order.
+    pub fn of(run: &RunRecord, window: &Window, gaps: &TokenGaps<'_>, profiles: &[GapProfile]) -> Self {
+        let mut values = PerLatency::<Vec<u64>>::default();
+        let mut tpot_undefined = 0;
+        for (r, profile) in window.select(run).zip(profiles) {
+            values.note(r, profile.longest_ns);
+            tpot_undefined += u64::from(r.status == Status::Completed && tpot_parts(r).is_none());
+        }
+        values.step = step_durations(run, window);
+        let samples = values.map(|_, values| Sample::from_values(values));
+        Self {
+            ttft: samples.ttft,
+            ttft_from_send: samples.ttft_from_send,
+            itl: gaps.pooled(window.select(run)),
+            tpot: samples.tpot,
+            tpot_undefined,
+            e2e: samples.e2e,
+            e2e_from_send: samples.e2e_from_send,
+            stall: samples.stall,
+            queue: samples.queue,
+            prefill: samples.prefill,
+            send_lag: samples.send_lag,
+            step: samples.step,
+        }
+    }
+}
+
+/// Durations in nanoseconds of the steps that start in the window, replicas pooled, in no particular order.
+pub(super) fn step_durations(run: &RunRecord, window: &Window) -> Vec<u64> {
     let steps = run
         .replicas
         .iter()
         .flat_map(|r| r.step_starts.iter().zip(&r.step_ends));
-    Sample::from_values(
-        steps
-            .filter(|(start, _)| window.contains(**start))
-            .map(|(&start, &end)| end.since(start).as_nanos()),
-    )
+    steps
+        .filter(|(start, _)| window.contains(**start))
+        .map(|(&start, &end)| end.since(start).as_nanos())
+        .collect()
 }
 
 #[cfg(test)]

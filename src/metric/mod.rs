@@ -3,6 +3,7 @@
 //! Everything here works on a [`crate::record::RunRecord`] alone, so simulated runs and imported live runs
 //! go through the same code.
 
+mod bins;
 pub mod export;
 pub mod funnel;
 pub mod gauges;
@@ -10,9 +11,13 @@ pub mod goodput;
 pub mod latency;
 pub mod lens;
 pub mod little;
+mod moments;
 pub mod percentile;
 pub mod saturation;
+mod select;
+pub mod streamed;
 pub mod summary;
+mod tally;
 pub mod tokens;
 pub mod vllm_bench;
 pub mod window;
@@ -20,6 +25,8 @@ pub mod window;
 pub use funnel::Funnel;
 pub use goodput::{Slo, SloReport};
 pub use percentile::{Sample, Stats, Unit};
+pub use saturation::ArrivalSpan;
+pub use streamed::StreamedSummary;
 pub use summary::{Summary, SummaryOptions};
 pub use window::Window;
 

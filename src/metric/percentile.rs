@@ -6,6 +6,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::moments::Moments;
+
 /// A 99th percentile of fewer values than this is an extrapolation from one or two of them.
 pub const THIN_BELOW: u64 = 100;
 
@@ -106,36 +108,23 @@ impl Sample {
         (self.n() > 0).then(|| self.sum() as f64 / self.n() as f64)
     }
 
-    /// The population standard deviation (divisor n, as in numpy and in vLLM's tables).
+    fn moments(&self) -> Moments {
+        Moments::of(self.counts())
+    }
+
+    /// The population standard deviation (divisor n, as in numpy and in vLLM's tables); see [`Moments::std`].
     pub fn std(&self) -> Option<f64> {
-        let mean = self.mean()?;
-        let squares: f64 = self
-            .counts()
-            .map(|(v, c)| (v as f64 - mean).powi(2) * c as f64)
-            .sum();
-        Some((squares / self.n() as f64).sqrt())
+        self.moments().std_of(self.counts())
     }
 
     /// The `q`-quantile (0 to 1) by linear interpolation between order statistics: rank `(n - 1) * q`, numpy's
     /// default (type 7 of Hyndman and Fan, 1996). `None` when the sample is empty or `q` is not in 0..=1.
     pub fn quantile(&self, q: f64) -> Option<f64> {
-        if self.n() == 0 || !(0.0..=1.0).contains(&q) {
-            return None;
-        }
-        let rank = (self.n() - 1) as f64 * q;
-        let below = self.order_statistic(rank.floor() as u64)? as f64;
-        let above = self.order_statistic(rank.ceil() as u64)? as f64;
-        let (step, part) = (above - below, rank - rank.floor());
-        // From the nearer end, so that the result is monotone in q and equals the ends exactly.
-        Some(if part < 0.5 {
-            below + step * part
-        } else {
-            above - step * (1.0 - part)
-        })
+        quantile(self.n(), q, |rank| self.order_statistic(rank))
     }
 
     /// The value at `rank` (from 0) of the sorted multiset.
-    fn order_statistic(&self, rank: u64) -> Option<u64> {
+    pub(super) fn order_statistic(&self, rank: u64) -> Option<u64> {
         let rank = rank.min(self.n().checked_sub(1)?);
         let index = self.cumulative.partition_point(|&upto| upto <= rank);
         self.values.get(index).copied()
@@ -172,26 +161,33 @@ impl Sample {
     /// The usual figures, every value divided by `per_unit`: 1e9 takes nanoseconds to seconds. Divided, not
     /// multiplied by an inexact 1e-9, so that 8,000,000 ns print as 0.008.
     pub fn stats(&self, unit: Unit, per_unit: f64) -> Stats {
-        let scaled = |x: Option<f64>| x.map(|x| x / per_unit);
-        Stats {
-            unit,
-            n: self.n(),
-            mean: scaled(self.mean()),
-            std: scaled(self.std()),
-            min: scaled(self.min().map(|v| v as f64)),
-            max: scaled(self.max().map(|v| v as f64)),
-            p50: scaled(self.quantile(0.50)),
-            p90: scaled(self.quantile(0.90)),
-            p95: scaled(self.quantile(0.95)),
-            p99: scaled(self.quantile(0.99)),
-            thin: self.n() < THIN_BELOW,
-        }
+        let moments = self.moments();
+        let std = moments.std_of(self.counts());
+        Stats::of(unit, per_unit, &moments, std, |q| self.quantile(q))
     }
 
     /// [`Sample::stats`] of nanoseconds, in seconds.
     pub fn stats_s(&self) -> Stats {
         self.stats(Unit::Second, 1e9)
     }
+}
+
+/// The `q`-quantile of `n` values by linear interpolation between order statistics at rank `(n - 1) * q`;
+/// `at_rank` gives the value at a rank counted from 0.
+pub(super) fn quantile(n: u64, q: f64, at_rank: impl Fn(u64) -> Option<u64>) -> Option<f64> {
+    if n == 0 || !(0.0..=1.0).contains(&q) {
+        return None;
+    }
+    let rank = (n - 1) as f64 * q;
+    let below = at_rank(rank.floor() as u64)? as f64;
+    let above = at_rank(rank.ceil() as u64)? as f64;
+    let (step, part) = (above - below, rank - rank.floor());
+    // From the nearer end, so that the result is monotone in q and equals the ends exactly.
+    Some(if part < 0.5 {
+        below + step * part
+    } else {
+        above - step * (1.0 - part)
+    })
 }
 
 /// The usual figures of one metric. All but `n` are null when there is no value: a zero would be a lie.
@@ -222,6 +218,34 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// The quantiles among the figures.
+    pub(super) const QUANTILES: [f64; 4] = [0.50, 0.90, 0.95, 0.99];
+
+    /// From what is known of the values, everything divided by `per_unit`.
+    pub(super) fn of(
+        unit: Unit,
+        per_unit: f64,
+        moments: &Moments,
+        std: Option<f64>,
+        quantile: impl Fn(f64) -> Option<f64>,
+    ) -> Self {
+        let scaled = |x: Option<f64>| x.map(|x| x / per_unit);
+        let [p50, p90, p95, p99] = Self::QUANTILES.map(|q| scaled(quantile(q)));
+        Self {
+            unit,
+            n: moments.n(),
+            mean: scaled(moments.mean()),
+            std: scaled(std),
+            min: scaled(moments.min().map(|v| v as f64)),
+            max: scaled(moments.max().map(|v| v as f64)),
+            p50,
+            p90,
+            p95,
+            p99,
+            thin: moments.n() < THIN_BELOW,
+        }
+    }
+
     /// The figures with their usual names, in print order.
     pub fn figures(&self) -> [(&'static str, Option<f64>); 8] {
         [

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::window::Window;
 use crate::record::{RequestRecord, RunRecord, Status};
+use crate::units::SimTime;
 
 /// Fewer arrivals than this are not judged.
 const FEWEST_ARRIVALS: u64 = 40;
@@ -37,39 +38,117 @@ impl Backlog {
     /// Judges the requests of a window. `None` with fewer than 40 arrivals or when all came at once (offline
     /// load, which has no arrival rate to keep up with).
     pub fn of(run: &RunRecord, window: &Window) -> Option<Self> {
-        let arrivals = window.select(run).filter(|r| r.status != Status::Rejected);
-        let (mut first, mut last, mut n) = (u64::MAX, 0, 0u64);
-        for request in arrivals {
-            let at = request.scheduled.as_nanos();
-            (first, last, n) = (first.min(at), last.max(at), n + 1);
+        let served = run.requests.iter().filter(|r| r.status != Status::Rejected);
+        let arrivals = ArrivalSpan::of(served.map(|r| r.scheduled), window)?;
+        let mut meter = BacklogMeter::new(arrivals)?;
+        run.requests.iter().for_each(|r| meter.count(r));
+        Some(meter.judge())
+    }
+}
+
+/// First and last arrival of the measured requests that are not rejected, and how many there are. A run that is
+/// told while it goes on cannot be asked for its last arrival, and the quarters of the backlog depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ArrivalSpan {
+    /// The first.
+    pub first: SimTime,
+    /// The last.
+    pub last: SimTime,
+    /// How many.
+    pub n: u64,
+}
+
+impl ArrivalSpan {
+    /// Of those arrivals that lie in the window, in any order. `None` when none does.
+    pub fn of(arrivals: impl IntoIterator<Item = SimTime>, window: &Window) -> Option<Self> {
+        let mut span: Option<Self> = None;
+        for at in arrivals.into_iter().filter(|&at| window.contains(at)) {
+            let known = span.unwrap_or(Self {
+                first: at,
+                last: at,
+                n: 0,
+            });
+            span = Some(Self {
+                first: known.first.min(at),
+                last: known.last.max(at),
+                n: known.n + 1,
+            });
         }
-        let span = last
-            .checked_sub(first)
-            .filter(|&s| s >= 4 && n >= FEWEST_ARRIVALS)?;
-        let quarter = span / 4;
-        let early = mean_backlog(run, first + quarter, first + 2 * quarter);
-        let late = mean_backlog(run, last - quarter, last);
-        let growth = late - early;
-        let growth_share = growth / (n as f64 / 2.0);
-        let noise = SIGMAS * (early + 1.0).sqrt();
+        span
+    }
+}
+
+/// Adds up the backlog of both quarters, one request at a time and in any order.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct BacklogMeter {
+    arrivals: u64,
+    early: Quarter,
+    late: Quarter,
+}
+
+/// An interval and the time that requests spent in the backlog during it, in nanoseconds.
+#[derive(Debug, Clone, PartialEq)]
+struct Quarter {
+    from: u64,
+    to: u64,
+    waited: u128,
+}
+
+impl Quarter {
+    fn count(&mut self, r: &RequestRecord) {
+        let due = r.scheduled.as_nanos().max(self.from);
+        let served = r.first_token.map_or(self.to, |t| t.as_nanos().min(self.to));
+        self.waited += u128::from(served.saturating_sub(due));
+    }
+
+    fn mean(&self) -> f64 {
+        self.waited as f64 / (self.to - self.from) as f64
+    }
+}
+
+impl BacklogMeter {
+    /// `None` when the arrivals are too few or have no span.
+    pub fn new(arrivals: ArrivalSpan) -> Option<Self> {
+        let (first, last) = (arrivals.first.as_nanos(), arrivals.last.as_nanos());
+        let span = last.checked_sub(first)?;
+        if span < 4 || arrivals.n < FEWEST_ARRIVALS {
+            return None;
+        }
+        let quarter = |from, to| Quarter { from, to, waited: 0 };
         Some(Self {
+            arrivals: arrivals.n,
+            early: quarter(first + span / 4, first + 2 * (span / 4)),
+            late: quarter(last - span / 4, last),
+        })
+    }
+
+    /// Adds any request of the run.
+    pub fn count(&mut self, r: &RequestRecord) {
+        if r.status != Status::Rejected {
+            self.early.count(r);
+            self.late.count(r);
+        }
+    }
+
+    /// Adds the requests that another meter of the same arrivals counted.
+    pub fn merge(&mut self, other: &Self) {
+        self.early.waited += other.early.waited;
+        self.late.waited += other.late.waited;
+    }
+
+    /// The judgement on all requests counted.
+    pub fn judge(&self) -> Backlog {
+        let (early, late) = (self.early.mean(), self.late.mean());
+        let growth = late - early;
+        let growth_share = growth / (self.arrivals as f64 / 2.0);
+        let noise = SIGMAS * (early + 1.0).sqrt();
+        Backlog {
             early,
             late,
             growth_share,
             saturated: growth_share > GROWTH_SHARE && growth > noise,
-        })
+        }
     }
-}
-
-/// Mean number of requests over `[from, to)` that are due and have no first token; exact integral.
-fn mean_backlog(run: &RunRecord, from: u64, to: u64) -> f64 {
-    let overlap = |r: &RequestRecord| {
-        let due = r.scheduled.as_nanos().max(from);
-        let served = r.first_token.map_or(to, |t| t.as_nanos().min(to));
-        u128::from(served.saturating_sub(due))
-    };
-    let all = run.requests.iter().filter(|r| r.status != Status::Rejected);
-    all.map(overlap).sum::<u128>() as f64 / (to - from) as f64
 }
 
 #[cfg(test)]

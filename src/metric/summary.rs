@@ -5,14 +5,16 @@ use serde::{Deserialize, Serialize};
 
 use super::funnel::Funnel;
 use super::gauges::Gauges;
-use super::goodput::{Measured, Slo, SloReport};
-use super::latency::{Latencies, keeps_tokens};
-use super::little;
+use super::goodput::{Measured, Slo, SloReport, Target};
+use super::latency::{PerLatency, keeps_tokens, step_durations};
 use super::percentile::{Sample, Stats, THIN_BELOW};
 use super::saturation::Backlog;
-use super::tokens::{GapProfile, TokenGaps};
+use super::select::Figures;
+use super::tally::{RunTally, Tally};
+use super::tokens::TokenGaps;
 use super::window::Window;
-use crate::record::{RequestRecord, RunRecord, Status};
+use crate::record::{RequestRecord, RunRecord};
+use crate::units::SimTime;
 
 /// Version of the summary's shape; fields are only ever added within one.
 pub const SUMMARY_VERSION: u32 = 1;
@@ -128,19 +130,20 @@ impl LatencyStats {
         ]
     }
 
-    fn of(latencies: &Latencies) -> Self {
+    fn of(figures: PerLatency<Figures>) -> Self {
+        let stats = figures.map(|_, figures| figures.stats);
         Self {
-            ttft: latencies.ttft.stats_s(),
-            ttft_from_send: latencies.ttft_from_send.stats_s(),
-            itl: latencies.itl.stats_s(),
-            tpot: latencies.tpot.stats_s(),
-            e2e: latencies.e2e.stats_s(),
-            e2e_from_send: latencies.e2e_from_send.stats_s(),
-            stall: latencies.stall.stats_s(),
-            queue: latencies.queue.stats_s(),
-            prefill: latencies.prefill.stats_s(),
-            send_lag: latencies.send_lag.stats_s(),
-            step: latencies.step.stats_s(),
+            ttft: stats.ttft,
+            ttft_from_send: stats.ttft_from_send,
+            itl: stats.itl,
+            tpot: stats.tpot,
+            e2e: stats.e2e,
+            e2e_from_send: stats.e2e_from_send,
+            stall: stats.stall,
+            queue: stats.queue,
+            prefill: stats.prefill,
+            send_lag: stats.send_lag,
+            step: stats.step,
         }
     }
 }
@@ -179,7 +182,8 @@ pub struct Summary {
     /// Running, waiting, KV use.
     pub gauges: Gauges,
     /// Mean number of requests in the system over the whole run by Little's law, client's view: total time
-    /// between send and last token over wall clock. Null when the run did not end empty.
+    /// between send and last token over wall clock. Null when the run did not end empty, or when a request
+    /// ended before it was sent (imported runs with several clocks).
     pub in_system_mean: Option<f64>,
     /// How the targets were met; null without targets.
     pub slo: Option<SloReport>,
@@ -187,119 +191,134 @@ pub struct Summary {
     pub notes: Vec<String>,
 }
 
+/// What a summary is made of, from a whole record or gathered while a run went on.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub tally: Tally,
+    pub figures: PerLatency<Figures>,
+    pub gaps_known: bool,
+    /// Output tokens that became visible in the window, if that is known.
+    pub visible_tokens: Option<u64>,
+    pub backlog: Option<Backlog>,
+    pub gauges: Gauges,
+    /// When the run's last event happened.
+    pub end: SimTime,
+}
+
 impl Summary {
     /// Summarises a run.
     pub fn of(run: &RunRecord, options: &SummaryOptions) -> Self {
-        let window = options.window;
+        let window = &options.window;
         let limit = options.slo.gap_limit_ns();
         let gaps = TokenGaps::new(run, limit);
-        let requests: Vec<&RequestRecord> = window.select(run).collect();
-        let profiles: Vec<GapProfile> = requests.iter().map(|r| gaps.profile(r, limit)).collect();
-        let mut latencies = Latencies::of(run, &window, &gaps, &profiles);
-        let gaps_known = requests.iter().all(|r| r.output_tokens < 2 || keeps_tokens(r));
-        if !gaps_known {
-            let recorded = options.recorded_gaps.clone().filter(|_| window == Window::WHOLE);
-            latencies.itl = recorded.unwrap_or_default();
-            latencies.stall = Sample::default();
+        let requests = run.requests.len();
+        let mut values = PerLatency::<Vec<u64>>::default().map(|_, _| Vec::with_capacity(requests));
+        let (mut tally, mut gaps_known, mut visible) = (Tally::default(), true, Some(0));
+        for r in &run.requests {
+            tally.run.count(r, window);
+            visible = visible.and_then(|sum: u64| Some(sum + visible_tokens(r, window, &gaps)?));
+            if window.contains(r.scheduled) {
+                let profile = gaps.profile(r, limit);
+                values.note(r, profile.longest_ns);
+                tally.measured.count(r, &profile, &options.slo);
+                gaps_known &= r.output_tokens < 2 || keeps_tokens(r);
+            }
         }
-        let mut funnel = Funnel::of(requests.iter().copied());
-        let duration = window.duration(run);
-        let measured = Measured {
-            requests: &requests,
-            profiles: &profiles,
-            gaps_known,
-            latencies: &latencies,
-            funnel: &funnel,
-            duration,
+        values.step = step_durations(run, window);
+        let itl = if gaps_known {
+            Figures::of_counts(gaps.pooled_counts(window.select(run)))
+        } else {
+            values.stall.clear();
+            let recorded = options.recorded_gaps.as_ref();
+            let recorded = recorded.filter(|_| *window == Window::WHOLE);
+            Figures::of_sample(recorded.unwrap_or(&Sample::default()))
         };
-        let slo = SloReport::of(&options.slo, &measured);
+        let mut figures = values.map(|_, values| Figures::of_values(values));
+        figures.itl = itl;
+        let parts = Parts {
+            tally,
+            figures,
+            gaps_known,
+            visible_tokens: visible,
+            backlog: Backlog::of(run, window),
+            gauges: Gauges::of(run, window),
+            end: run.end,
+        };
+        Self::from_parts(parts, options)
+    }
+
+    /// Puts the parts together.
+    pub(super) fn from_parts(parts: Parts, options: &SummaryOptions) -> Self {
+        let window = &options.window;
+        let measured = &parts.tally.measured;
+        let mut funnel = measured.funnel;
+        let end = window.cut(parts.end);
+        let duration = end.since(window.from);
+        let slo = SloReport::of(
+            &options.slo,
+            &Measured {
+                judged: &measured.judged,
+                gaps_known: parts.gaps_known,
+                p99_ns: p99_by_target(&parts.figures),
+                funnel: &funnel,
+                duration,
+            },
+        );
         funnel.within_slo = slo.as_ref().and_then(|s| s.met);
-        let backlog = Backlog::of(run, &window);
         let mut summary = Self {
             version: SUMMARY_VERSION,
             boundary: options.boundary,
             error_rate: funnel.error_rate(),
             funnel,
-            saturated: backlog.map(|b| b.saturated),
-            backlog,
-            period: period(run, &window),
+            saturated: parts.backlog.map(|b| b.saturated),
+            backlog: parts.backlog,
+            period: Period {
+                from_s: window.from.as_secs_f64(),
+                to_s: end.as_secs_f64(),
+                arrivals_before: parts.tally.run.arrivals_before,
+                arrivals_after: parts.tally.run.arrivals_after,
+            },
             duration_s: duration.as_secs_f64(),
-            tokens: token_counts(&requests),
-            throughput: throughput(run, &window, &gaps),
-            latency: LatencyStats::of(&latencies),
-            tpot_undefined: latencies.tpot_undefined,
-            out_of_order: requests.iter().filter(|r| is_out_of_order(r)).count() as u64,
-            preemptions: requests.iter().map(|r| u64::from(r.preemptions)).sum(),
-            gauges: Gauges::of(run, &window),
-            in_system_mean: in_system_mean(run),
+            tokens: measured.tokens,
+            throughput: throughput(&parts.tally.run, parts.visible_tokens, duration.as_secs_f64()),
+            tpot_undefined: measured.tpot_undefined,
+            out_of_order: measured.out_of_order,
+            preemptions: measured.preemptions,
+            gauges: parts.gauges,
+            in_system_mean: in_system_mean(&parts.tally.run, parts.end),
+            latency: LatencyStats::of(parts.figures),
             slo,
             notes: Vec::new(),
         };
-        summary.notes = notes(&summary, options, gaps_known);
+        summary.notes = notes(&summary, options, parts.gaps_known);
         summary
     }
 }
 
-/// Some instant lies before one that it must follow.
-fn is_out_of_order(r: &RequestRecord) -> bool {
-    let instants = [
-        Some(r.scheduled),
-        Some(r.sent),
-        r.enqueued,
-        r.first_scheduled,
-        r.first_token,
-        r.last_token,
-    ];
-    !instants.into_iter().flatten().is_sorted()
-}
-
-fn period(run: &RunRecord, window: &Window) -> Period {
-    let before = run.requests.iter().filter(|r| r.scheduled < window.from).count() as u64;
-    let after = run
-        .requests
-        .iter()
-        .filter(|r| window.to.is_some_and(|to| r.scheduled >= to))
-        .count() as u64;
-    Period {
-        from_s: window.from.as_secs_f64(),
-        to_s: window.end(run).as_secs_f64(),
-        arrivals_before: before,
-        arrivals_after: after,
+/// In the order of [`Target`].
+fn p99_by_target(figures: &PerLatency<Figures>) -> [Option<f64>; 4] {
+    let mut p99 = [None; 4];
+    for (target, figures) in [
+        (Target::Ttft, &figures.ttft),
+        (Target::Itl, &figures.itl),
+        (Target::Tpot, &figures.tpot),
+        (Target::E2e, &figures.e2e),
+    ] {
+        p99[target as usize] = figures.p99_ns;
     }
+    p99
 }
 
-fn token_counts(requests: &[&RequestRecord]) -> TokenCounts {
-    let mut counts = TokenCounts::default();
-    for request in requests.iter().filter(|r| r.status == Status::Completed) {
-        counts.input += u64::from(request.input_tokens);
-        counts.cached += u64::from(request.cached_tokens);
-        counts.output += u64::from(request.output_tokens);
-    }
-    counts
-}
-
-fn throughput(run: &RunRecord, window: &Window, gaps: &TokenGaps<'_>) -> Throughput {
-    let seconds = window.duration(run).as_secs_f64();
+fn throughput(run: &RunTally, visible_tokens: Option<u64>, seconds: f64) -> Throughput {
     if seconds <= 0.0 {
         return Throughput::default();
     }
-    let inside = |t| window.contains(t);
-    let (mut completed, mut output, mut input, mut cached) = (0u64, Some(0u64), 0u64, 0u64);
-    for request in &run.requests {
-        completed += u64::from(request.status == Status::Completed && request.last_token.is_some_and(inside));
-        let visible = visible_tokens(request, window, gaps);
-        output = output.zip(visible).map(|(sum, n)| sum + n);
-        if request.first_token.is_some_and(inside) {
-            input += u64::from(request.input_tokens);
-            cached += u64::from(request.cached_tokens);
-        }
-    }
     let rate = |n: u64| n as f64 / seconds;
     Throughput {
-        request_rps: Some(rate(completed)),
-        output_tok_s: output.map(rate),
-        total_logical_tok_s: output.map(|o| rate(o + input)),
-        total_computed_tok_s: output.map(|o| rate(o + input.saturating_sub(cached))),
+        request_rps: Some(rate(run.completed)),
+        output_tok_s: visible_tokens.map(rate),
+        total_logical_tok_s: visible_tokens.map(|o| rate(o + run.input)),
+        total_computed_tok_s: visible_tokens.map(|o| rate(o + run.input.saturating_sub(run.cached))),
     }
 }
 
@@ -321,9 +340,9 @@ fn visible_tokens(request: &RequestRecord, window: &Window, gaps: &TokenGaps<'_>
     }
 }
 
-fn in_system_mean(run: &RunRecord) -> Option<f64> {
-    let sum = little::in_system(run)?.sum;
-    (run.end.as_nanos() > 0).then(|| sum as f64 / run.end.as_nanos() as f64)
+fn in_system_mean(run: &RunTally, end: SimTime) -> Option<f64> {
+    let known = run.in_system_unknown == 0 && end.as_nanos() > 0;
+    known.then(|| run.in_system_ns as f64 / end.as_nanos() as f64)
 }
 
 /// Everything that makes a figure weaker than it looks.

@@ -12,8 +12,8 @@ use super::percentile::Sample;
 use crate::record::{ReplicaRecord, RequestRecord, RunRecord, Segment, TokenLog};
 use crate::units::SimTime;
 
-/// Steps per entry of the coarse maxima.
-const BLOCK: usize = 64;
+/// Steps per entry of the coarse maxima: about the root of the steps in which a request decodes.
+const BLOCK: usize = 16;
 
 /// The step gaps of a run, ready for questions about single requests and about all of them.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub struct GapProfile {
 }
 
 impl GapProfile {
-    fn see(&mut self, gap: u64, limit: Option<u64>) {
+    pub(super) fn see(&mut self, gap: u64, limit: Option<u64>) {
         self.longest_ns = self.longest_ns.max(Some(gap));
         self.over_limit += u64::from(limit.is_some_and(|l| gap > l));
     }
@@ -130,8 +130,17 @@ impl<'a> TokenGaps<'a> {
 
     /// All gaps of the given requests, pooled, in nanoseconds.
     pub fn pooled<'r>(&self, requests: impl IntoIterator<Item = &'r RequestRecord>) -> Sample {
+        Sample::from_counts(self.pooled_counts(requests))
+    }
+
+    /// The same as (gap, count) in no particular order and possibly repeated.
+    pub fn pooled_counts<'r>(
+        &self,
+        requests: impl IntoIterator<Item = &'r RequestRecord>,
+    ) -> Vec<(u64, u64)> {
         let mut seen: Vec<Vec<i64>> = self.replicas.iter().map(|r| vec![0; r.ends.len() + 1]).collect();
-        let mut single: Vec<(u64, u64)> = Vec::new();
+        let steps: usize = self.replicas.iter().map(|r| r.ends.len()).sum();
+        let mut single: Vec<(u64, u64)> = Vec::with_capacity(steps);
         for request in requests {
             match (&request.tokens, self.steps_of(request)) {
                 (TokenLog::Segments(segments), Some(steps)) => {
@@ -170,7 +179,7 @@ impl<'a> TokenGaps<'a> {
                 (requests > 0).then_some((gap, requests.unsigned_abs()))
             }));
         }
-        Sample::from_counts(single)
+        single
     }
 
     /// What one request saw. `limit_ns` as given to [`TokenGaps::new`].
@@ -210,7 +219,11 @@ impl<'a> TokenGaps<'a> {
 
     /// Output tokens of a request that became visible in `[from, to)`.
     pub fn tokens_within(&self, request: &RequestRecord, from: SimTime, to: SimTime) -> u64 {
+        let always = (from, to) == (SimTime::ZERO, SimTime(u64::MAX));
         let within = |instants: &[SimTime]| {
+            if always {
+                return instants.len() as u64;
+            }
             instants
                 .partition_point(|&t| t < to)
                 .saturating_sub(instants.partition_point(|&t| t < from)) as u64

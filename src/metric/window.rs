@@ -42,7 +42,12 @@ impl Window {
 
     /// The end of the part of the window that the run covered.
     pub fn end(&self, run: &RunRecord) -> SimTime {
-        self.to.map_or(run.end, |to| to.min(run.end))
+        self.cut(run.end)
+    }
+
+    /// The end of the part of the window that a run until `end` covered.
+    pub(super) fn cut(&self, end: SimTime) -> SimTime {
+        self.to.map_or(end, |to| to.min(end))
     }
 
     /// Wall clock of the window: the T of every rate. The whole run lasts from its start, not from the first

@@ -1,60 +1,131 @@
-//! stub
-use super::*;
+//! A recorder that keeps everything.
+
+use super::events::{ReplicaRecord, RequestRecord, RunRecord, Segment, TokenLog};
+use super::recorder::{Chunk, Recorder, StepRun};
 use crate::engine::RequestId;
 use crate::units::SimTime;
-/// stub
-#[derive(Debug, Default)]
-pub struct FullRecorder {
-    /// r
-    pub requests: Vec<(RequestId, RequestRecord)>,
-    /// r
-    pub replicas: std::collections::BTreeMap<u32, ReplicaRecord>,
+
+/// What a replica knows of itself when a run is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReplicaTotals {
+    /// Usable KV blocks.
+    pub usable_blocks: u32,
+    /// Free KV blocks after the last commit.
+    pub free_blocks_at_end: u32,
+    /// Preemptions in all.
+    pub preemptions: u64,
 }
+
+/// Keeps every request and every step: a [`RunRecord`] in the making.
+///
+/// Of groups of replicas that ran apart, each has a recorder of its own; [`FullRecorder::merge`] joins them. Requests
+/// and replicas go by the ids they were told with, so it does not matter how they were dealt out.
+#[derive(Debug, Clone, Default)]
+pub struct FullRecorder {
+    requests: Vec<(RequestId, RequestRecord)>,
+    replicas: Vec<ReplicaRecord>,
+}
+
+impl FullRecorder {
+    /// A recorder for a run of so many replicas. Replicas beyond are added when they are told of.
+    pub fn new(replicas: u32) -> Self {
+        Self {
+            requests: Vec::new(),
+            replicas: vec![ReplicaRecord::default(); replicas as usize],
+        }
+    }
+
+    fn replica(&mut self, replica: u32) -> &mut ReplicaRecord {
+        let index = replica as usize;
+        if index >= self.replicas.len() {
+            self.replicas.resize_with(index + 1, ReplicaRecord::default);
+        }
+        &mut self.replicas[index]
+    }
+
+    /// Notes what a replica knows of itself at the end.
+    pub fn set_totals(&mut self, replica: u32, totals: ReplicaTotals) {
+        let record = self.replica(replica);
+        record.usable_blocks = totals.usable_blocks;
+        record.free_blocks_at_end = totals.free_blocks_at_end;
+        record.preemptions = totals.preemptions;
+    }
+
+    /// Takes over what another recorder kept, of other requests and other replicas of the same run.
+    pub fn merge(&mut self, other: Self) {
+        self.requests.extend(other.requests);
+        for (replica, theirs) in (0..).zip(other.replicas) {
+            let mine = self.replica(replica);
+            if *mine == ReplicaRecord::default() {
+                *mine = theirs;
+            }
+        }
+    }
+
+    /// The whole run, requests in the order of their ids; `end` is when its last event happened.
+    pub fn into_run(mut self, end: SimTime) -> RunRecord {
+        if !self.requests.is_sorted_by_key(|(id, _)| *id) {
+            self.requests.sort_by_key(|(id, _)| *id);
+        }
+        RunRecord {
+            requests: self.requests.into_iter().map(|(_, request)| request).collect(),
+            replicas: self.replicas,
+            end,
+        }
+    }
+}
+
+/// A step's number as records keep it.
+fn index(step: u64) -> u32 {
+    u32::try_from(step).unwrap_or(u32::MAX)
+}
+
+/// Adds steps to a token log: to its last segment when they follow it with as many tokens each.
+fn add_steps(request: &mut RequestRecord, first_step: u32, steps: u32, tokens_per_step: u32) {
+    let TokenLog::Segments(segments) = &mut request.tokens else {
+        return;
+    };
+    match segments.last_mut() {
+        Some(s) if s.first_step + s.steps == first_step && s.tokens_per_step == tokens_per_step => {
+            s.steps += steps;
+        }
+        _ => segments.push(Segment {
+            first_step,
+            steps,
+            tokens_per_step,
+        }),
+    }
+}
+
 impl Recorder for FullRecorder {
     type Request = ();
-    fn measures(&self, _: SimTime) -> bool {
-        true
+
+    /// Gaps are derived from the record.
+    fn measures(&self, _scheduled: SimTime) -> bool {
+        false
     }
+
     fn steps(&mut self, run: &StepRun<'_>) {
-        let r = self.replicas.entry(run.replica).or_default();
-        r.step_starts.extend_from_slice(run.starts);
-        r.step_ends.extend_from_slice(run.ends);
-        r.free_blocks.extend_from_slice(run.free_blocks);
-        r.running.resize(r.step_ends.len(), run.running);
-        r.waiting.resize(r.step_ends.len(), run.waiting);
+        let record = self.replica(run.replica);
+        record.step_starts.extend_from_slice(run.starts);
+        record.step_ends.extend_from_slice(run.ends);
+        record.free_blocks.extend_from_slice(run.free_blocks);
+        let steps = record.step_ends.len();
+        record.running.resize(steps, run.running);
+        record.waiting.resize(steps, run.waiting);
     }
-    fn chunk(&mut self, request: &mut RequestRecord, _: &mut (), c: Chunk) {
-        let TokenLog::Segments(segments) = &mut request.tokens else {
-            return;
-        };
-        let step = c.step as u32;
-        match segments.last_mut() {
-            Some(s) if s.first_step + s.steps == step && s.tokens_per_step == c.tokens => s.steps += 1,
-            _ => segments.push(Segment {
-                first_step: step,
-                steps: 1,
-                tokens_per_step: c.tokens,
-            }),
-        }
+
+    fn chunk(&mut self, request: &mut RequestRecord, _kept: &mut (), chunk: Chunk) {
+        add_steps(request, index(chunk.step), 1, chunk.tokens);
     }
-    fn further_chunks(&mut self, request: &mut RequestRecord, _: &mut (), steps: u32, _: SimTime) {
-        let TokenLog::Segments(segments) = &mut request.tokens else {
-            return;
-        };
-        match segments.last_mut() {
-            Some(s) if s.tokens_per_step == 1 => s.steps += steps,
-            Some(s) => {
-                let first_step = s.first_step + s.steps;
-                segments.push(Segment {
-                    first_step,
-                    steps,
-                    tokens_per_step: 1,
-                })
-            }
-            None => {}
-        }
+
+    fn further_chunks(&mut self, request: &mut RequestRecord, _kept: &mut (), steps: u32, _end: SimTime) {
+        let newest = self.replica(request.replica).step_ends.len();
+        let first_step = index(newest as u64).saturating_sub(steps);
+        add_steps(request, first_step, steps, 1);
     }
-    fn ended(&mut self, id: RequestId, request: RequestRecord, (): ()) {
+
+    fn ended(&mut self, id: RequestId, request: RequestRecord, _kept: ()) {
         self.requests.push((id, request));
     }
 }

@@ -5,6 +5,9 @@ pub mod events;
 pub mod full;
 pub mod import;
 pub mod recorder;
+pub mod replay;
 
 pub use events::{ReplicaRecord, RequestRecord, RunRecord, Segment, Status, TokenLog};
-pub use recorder::{Chunk, Recorder, ReplicaTotals, StepRun};
+pub use full::{FullRecorder, ReplicaTotals};
+pub use recorder::{Chunk, Recorder, StepRun};
+pub use replay::{NotReplayable, Telling, replay};

@@ -28,19 +28,6 @@ pub struct StepRun<'a> {
     pub gaps_rest: u32,
 }
 
-/// What a replica's run came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReplicaTotals {
-    /// Which replica.
-    pub replica: u32,
-    /// KV blocks that requests can use.
-    pub usable_blocks: u32,
-    /// Free KV blocks after the last commit.
-    pub free_blocks_at_end: u32,
-    /// Preemptions in all.
-    pub preemptions: u64,
-}
-
 /// Tokens that a request got in one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {

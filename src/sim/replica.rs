@@ -101,7 +101,6 @@ impl Replica {
             steady_measured: 0,
             leap: Leap::default(),
             totals: ReplicaTotals {
-                replica: number,
                 usable_blocks,
                 free_blocks_at_end: usable_blocks,
                 preemptions: 0,

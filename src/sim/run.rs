@@ -3,14 +3,11 @@
 //! Replicas behind a router that does not look at them, under a load that does not wait for them, never meet: each is
 //! a world of its own, and worlds run in parallel. What comes out does not depend on how many threads there are.
 
-use std::collections::BTreeMap;
-
 use rayon::prelude::*;
 
 use super::world::{Ended, LoadModel, Pace, SimError, World, WorldConfig};
 use crate::engine::RequestId;
-use crate::record::full::FullRecorder;
-use crate::record::{Recorder, ReplicaTotals, RunRecord};
+use crate::record::{FullRecorder, Recorder, ReplicaTotals, RunRecord};
 use crate::steptime::StepTime;
 use crate::units::SimTime;
 use crate::workload::trace::{Trace, TraceRequest};
@@ -79,7 +76,7 @@ pub fn run_at(
         StreamError::Sim(e) => e,
         StreamError::Requests(never) => match never {},
     })?;
-    let mut run = into_record(told, requests.len());
+    let mut run = into_record(told);
     config.front_end.shift_tokens(&mut run);
     Ok(run)
 }
@@ -181,25 +178,12 @@ fn conclude<R>(worlds: Vec<Ended<R>>) -> Result<Told<R>, SimError> {
     })
 }
 
-fn into_record(told: Told<FullRecorder>, requests: usize) -> RunRecord {
-    let mut run = RunRecord {
-        end: told.end,
-        ..RunRecord::default()
-    };
-    let mut by_number = BTreeMap::new();
-    let mut all = Vec::with_capacity(requests);
-    for recorder in told.recorders {
-        by_number.extend(recorder.replicas);
-        all.extend(recorder.requests);
+fn into_record(told: Told<FullRecorder>) -> RunRecord {
+    let mut recorders = told.recorders.into_iter();
+    let mut all = recorders.next().unwrap_or_default();
+    recorders.for_each(|other| all.merge(other));
+    for (replica, totals) in (0..).zip(told.replicas) {
+        all.set_totals(replica, totals);
     }
-    all.sort_unstable_by_key(|(id, _)| *id);
-    run.requests = all.into_iter().map(|(_, r)| r).collect();
-    for totals in told.replicas {
-        let mut replica = by_number.remove(&totals.replica).unwrap_or_default();
-        replica.usable_blocks = totals.usable_blocks;
-        replica.free_blocks_at_end = totals.free_blocks_at_end;
-        replica.preemptions = totals.preemptions;
-        run.replicas.push(replica);
-    }
-    run
+    all.into_run(told.end)
 }

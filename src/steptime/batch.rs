@@ -107,26 +107,6 @@ impl BatchShape {
         self.prefills.push(RowShape { tokens, computed });
     }
 
-    /// Adds `rows` decode rows of one token each that together attend `context` positions, without listing them.
-    pub fn add_decodes(&mut self, rows: u32, context: u64) {
-        self.decode_seqs += rows;
-        self.decode_tokens += rows;
-        self.decode_context_tokens += context;
-    }
-
-    /// The batch `steps` steps later, every row getting the same number of tokens again.
-    pub fn advance(&mut self, steps: u32) {
-        for row in &mut self.decodes {
-            row.computed += steps * row.tokens;
-        }
-        self.decode_context_tokens += u64::from(self.decode_tokens) * u64::from(steps);
-        self.prefill_token_context = 0;
-        for row in &mut self.prefills {
-            row.computed += steps * row.tokens;
-            self.prefill_token_context += attended(row.tokens, row.computed);
-        }
-    }
-
     /// Adds a decode row of `tokens` (1 + drafts) after `computed` tokens.
     pub fn add_decode(&mut self, tokens: u32, computed: u32) {
         self.decode_seqs += 1;
