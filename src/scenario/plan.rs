@@ -20,7 +20,7 @@ use crate::kv::sizing::MemoryLedger;
 use crate::profile::Facts;
 use crate::sim::{FrontEnd, HostTimes, LoadModel, WorldConfig};
 use crate::steptime::{Deployment, LinearStepTime};
-use crate::workload::synth;
+use crate::workload::synth::{self, LengthSource, RequestLaw};
 use crate::workload::trace::Trace;
 use crate::yaml;
 
@@ -270,10 +270,9 @@ impl Plan {
     /// What results must say about their own limits.
     pub fn limitations(&self) -> Vec<String> {
         let mut out = Vec::new();
-        if let WorkSource::Draw(synth::SynthSpec {
-            lengths: synth::LengthSource::Independent { .. },
-            ..
-        }) = &self.work
+        let independent = |law: &RequestLaw| matches!(law.lengths, LengthSource::Independent { .. });
+        if let WorkSource::Draw(spec) = &self.work
+            && spec.mix.laws().any(independent)
         {
             out.push("prompt and output lengths are drawn independently of each other".to_owned());
         }

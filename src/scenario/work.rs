@@ -11,10 +11,10 @@ use super::schema::{Law, Lengths, Load, LoadKind, Process, Scenario, Synthetic, 
 use crate::input::InputError;
 use crate::sim::LoadModel;
 use crate::units::{SimDuration, SimTime};
-use crate::workload::arrival::{Gaps, Until};
+use crate::workload::arrival::{ArrivalLaw, Gaps, Until};
 use crate::workload::formats::csv;
 use crate::workload::lengths::LengthLaw;
-use crate::workload::synth::{ArrivalLaw, DraftLaw, LengthSource, PrefixLaw, SynthSpec};
+use crate::workload::synth::{DraftLaw, LengthSource, Mix, PrefixLaw, RequestLaw, SynthSpec};
 use crate::workload::trace::Trace;
 
 /// Files read for a plan, kept so that the plans of a sweep share them.
@@ -257,6 +257,7 @@ fn draw_spec(
             gaps,
             rate: rate.0,
             rescale: a.rescale.unwrap_or(false),
+            pattern: None,
         }),
         _ => None,
     };
@@ -264,10 +265,12 @@ fn draw_spec(
     Ok(SynthSpec {
         arrivals,
         until: until(s, scenario, blame)?,
-        lengths: length_source(&s.lengths, blame, base, files)?,
-        prefix: prefix_law(s, blame)?,
-        priorities: priorities(s, scenario, blame)?,
-        drafts,
+        mix: Mix::One(RequestLaw {
+            lengths: length_source(&s.lengths, blame, base, files)?,
+            prefix: prefix_law(s, blame)?,
+            priorities: priorities(s, scenario, blame)?,
+            drafts,
+        }),
     })
 }
 
