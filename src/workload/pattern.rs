@@ -11,10 +11,10 @@ const DAY: f64 = 86_400.0;
 const WEEK: f64 = 7.0 * DAY;
 /// Radians of the daily wave a second.
 const OMEGA: f64 = TAU / DAY;
-/// Seconds of a piece of the day, on which the wave is its Taylor series to the fifth power: exact to 1e-12 s.
-const PIECE: f64 = 60.0;
+/// Seconds of a piece of the day, on which the wave is its Taylor series to the fifth power: exact to 1e-15 s.
+const PIECE: f64 = 20.0;
 /// Pieces of a day.
-const PIECES: u32 = 1440;
+const PIECES: u32 = 4320;
 
 /// The day of the week that time 0 is the midnight of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -127,6 +127,9 @@ struct Piece {
     to: f64,
     /// Coefficients of the first to the fifth power of the time since its start.
     powers: [f64; 5],
+    /// Coefficients of the inverse, which has the time since its start in powers of the integral; `None` where the
+    /// rate is so near 0 that five powers are not exact.
+    back: Option<[f64; 5]>,
 }
 
 impl Inverse {
@@ -183,26 +186,56 @@ impl Inverse {
         let before = week * week_area + self.day_starts[day];
         let (sin, cos) = (OMEGA * (begins - self.peak)).sin_cos();
         let wave = mean * self.amplitude;
+        let powers = [
+            mean + wave * cos,
+            -wave * sin * OMEGA / 2.0,
+            -wave * cos * OMEGA.powi(2) / 6.0,
+            wave * sin * OMEGA.powi(3) / 24.0,
+            wave * cos * OMEGA.powi(4) / 120.0,
+        ];
         Piece {
             starts: week * WEEK + day as f64 * DAY + begins,
             from: before + mean * self.of_day(begins),
             to: before + mean * self.of_day(begins + PIECE),
-            powers: [
-                mean + wave * cos,
-                -wave * sin * OMEGA / 2.0,
-                -wave * cos * OMEGA.powi(2) / 6.0,
-                wave * sin * OMEGA.powi(3) / 24.0,
-                wave * cos * OMEGA.powi(4) / 120.0,
-            ],
+            powers,
+            back: reverted(powers),
         }
     }
 }
 
+/// The inverse of a power series without a constant, to the fifth power (Abramowitz and Stegun, 3.6.25).
+fn reverted([a, b, c, d, e]: [f64; 5]) -> Option<[f64; 5]> {
+    // The sixth power, which is left out, is below 42 * PIECE * (b * PIECE / a)^5.
+    if (b * PIECE).abs() > 1e-3 * a || (c * PIECE * PIECE).abs() > 1e-5 * a {
+        return None;
+    }
+    // In units of the first coefficient, so that no power of it is lost.
+    let (b, c, d, e) = (b / a, c / a, d / a, e / a);
+    let scale = 1.0 / a;
+    Some([
+        scale,
+        -b * scale.powi(2),
+        (2.0 * b * b - c) * scale.powi(3),
+        (5.0 * b * c - d - 5.0 * b.powi(3)) * scale.powi(4),
+        (6.0 * b * d + 3.0 * c * c + 14.0 * b.powi(4) - e - 21.0 * b * b * c) * scale.powi(5),
+    ])
+}
+
 impl Piece {
-    /// Newton's method, kept inside the piece by halving it where a step leads out.
     fn solve(&self, area: f64) -> f64 {
-        let [a, b, c, d, e] = self.powers;
         let wanted = area - self.from;
+        match self.back {
+            Some([a, b, c, d, e]) => {
+                let at = wanted * (a + wanted * (b + wanted * (c + wanted * (d + wanted * e))));
+                at.clamp(0.0, PIECE)
+            }
+            None => self.search(wanted),
+        }
+    }
+
+    /// Newton's method, kept inside the piece by halving it where a step leads out.
+    fn search(&self, wanted: f64) -> f64 {
+        let [a, b, c, d, e] = self.powers;
         let (mut low, mut high) = (0.0, PIECE);
         let mut at = (PIECE * wanted / (self.to - self.from)).clamp(low, high);
         for _ in 0..MOST_STEPS {
