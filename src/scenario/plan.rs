@@ -7,20 +7,22 @@ use serde_json::Value;
 
 use super::check::Blame;
 use super::engine::{self, ResolvedEngine};
+use super::load;
 use super::machine::{self, Machine};
 use super::overrides::Override;
 use super::provenance::{Provenance, Source, leaves};
 use super::quantity::Cost;
+use super::requests::{self, PlanRequests};
 use super::resolve::{self, Axis, Measurement, SloTargets};
 use super::schema::{Scenario, StepTimeCosts};
-use super::trace_check;
 use super::work::{self, Files, WorkSource};
+use crate::engine::vllm::VllmConfig;
 use crate::input::{self, InputError};
 use crate::kv::sizing::MemoryLedger;
 use crate::profile::Facts;
 use crate::sim::{FrontEnd, HostTimes, LoadModel, WorldConfig};
 use crate::steptime::{Deployment, LinearStepTime};
-use crate::workload::synth::{self, LengthSource, RequestLaw};
+use crate::workload::synth::{ArrivalSpan, LengthSource, RequestLaw};
 use crate::workload::trace::Trace;
 use crate::yaml;
 
@@ -132,10 +134,10 @@ impl Plan {
         )?;
         let engine = engine::resolve(&mut scenario, &mut provenance, origin, base)?;
         let replicas = resolve::cluster(&mut scenario, &mut provenance, origin)?;
-        let load = work::resolve_load(&mut scenario, &mut provenance, origin)?;
+        let load = load::resolve_load(&mut scenario, &mut provenance, origin)?;
         let slo = resolve::slo(&mut scenario, &mut provenance, origin)?;
         let measure = resolve::measure(&mut scenario, &mut provenance, origin)?;
-        let work = work::resolve_workload(&mut scenario, &mut provenance, origin, base, &mut files)?;
+        let work = work::resolve_workload(&scenario, &provenance, origin, base, &mut files)?;
         let blame = Blame {
             origin,
             provenance: &provenance,
@@ -174,40 +176,49 @@ impl Plan {
         }
     }
 
-    /// The requests of one replication, sampled or replayed, each checked to be one that the engine can
+    /// The requests of one replication, drawn or replayed one by one, each checked to be one that the engine can
     /// serve.
     ///
     /// # Errors
-    /// [`InputError`] naming the row that can never be served, or what is wrong with the whole.
-    pub fn trace(&self, replication: u64) -> Result<Trace, InputError> {
-        let blame = Blame {
+    /// [`InputError`] naming the row that can never be served, or what is wrong with the whole; when that is known
+    /// at the end only, the last item.
+    pub fn requests(&self, replication: u64) -> Result<PlanRequests<'_>, InputError> {
+        PlanRequests::new(self, replication)
+    }
+
+    /// The requests of one replication, kept in memory. A replay that is not stretched is shared, not copied.
+    ///
+    /// # Errors
+    /// As [`Plan::requests`], also when there are too many for memory.
+    pub fn trace(&self, replication: u64) -> Result<Arc<Trace>, InputError> {
+        requests::whole(self, replication)
+    }
+
+    /// When the requests of one replication arrive: their first and last instants and their number.
+    ///
+    /// # Errors
+    /// [`InputError`] when there is none, or the arrivals cannot be drawn.
+    pub fn arrival_span(&self, replication: u64) -> Result<ArrivalSpan, InputError> {
+        requests::span(self, replication)
+    }
+
+    pub(super) fn blame(&self) -> Blame<'_> {
+        Blame {
             origin: &self.origin,
             provenance: &self.provenance,
-        };
-        let trace = match &self.work {
-            WorkSource::Replay {
-                path,
-                trace,
-                time_scale,
-            } => {
-                let trace = trace_check::scaled(trace, *time_scale, &blame)?;
-                trace_check::rows(&trace, &self.engine.config, &path.display().to_string())?;
-                trace
-            }
-            WorkSource::Draw(spec) => {
-                let trace = synth::synthesize(spec, self.measure.seed, replication).map_err(|e| {
-                    blame.error("workload.synthetic", e.to_string(), "change the law or the load")
-                })?;
-                trace_check::rows(
-                    &trace,
-                    &self.engine.config,
-                    &format!("{}, workload.synthetic", self.origin),
-                )?;
-                trace
-            }
-        };
-        trace_check::whole(&trace, self.load, &self.measure, &blame)?;
-        Ok(trace)
+        }
+    }
+
+    pub(super) fn work(&self) -> &WorkSource {
+        &self.work
+    }
+
+    pub(super) fn engine_config(&self) -> &VllmConfig {
+        &self.engine.config
+    }
+
+    pub(super) fn load_model(&self) -> LoadModel {
+        self.load
     }
 
     /// Step times, host times, and the batches that both were fitted to.
@@ -275,6 +286,13 @@ impl Plan {
             && spec.mix.laws().any(independent)
         {
             out.push("prompt and output lengths are drawn independently of each other".to_owned());
+        }
+        for (path, used, left_out) in self.files.with_rows_left_out() {
+            out.push(format!(
+                "lengths are drawn from {used} rows of {}; {left_out} more have 0 input or 0 output tokens and are \
+                 left out",
+                path.display()
+            ));
         }
         if self.memory().is_some() {
             let doubtful = self.doubtful_figures();

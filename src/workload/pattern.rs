@@ -66,12 +66,7 @@ impl Pattern {
     /// # Errors
     /// [`PatternError`] naming the one at fault.
     pub fn check(&self) -> Result<(), PatternError> {
-        let parameters = [
-            ("peak_to_mean", self.peak_to_mean, 1.0, 2.0),
-            ("peak_hour", self.peak_hour, 0.0, 24.0),
-            ("weekend", self.weekend, 0.0, MAX_WEEKEND),
-        ];
-        for (name, value, low, high) in parameters {
+        for (name, value, low, high) in self.ranges() {
             if !(low..=high).contains(&value) {
                 return Err(PatternError::Parameter { name, value });
             }
@@ -79,10 +74,20 @@ impl Pattern {
         Ok(())
     }
 
+    /// Each parameter: its name in a scenario, its value, and the smallest and the largest that is allowed.
+    pub fn ranges(&self) -> [(&'static str, f64, f64, f64); 3] {
+        [
+            ("daily_peak_to_mean", self.peak_to_mean, 1.0, 2.0),
+            ("peak_hour", self.peak_hour, 0.0, 24.0),
+            ("weekend", self.weekend, 0.0, MAX_WEEKEND),
+        ]
+    }
+
     /// The factor on the mean rate at this time, in seconds.
     pub fn factor(&self, secs: f64) -> f64 {
         let day = (secs.rem_euclid(WEEK) / DAY).floor();
-        let wave = (self.peak_to_mean - 1.0) * (OMEGA * (secs.rem_euclid(DAY) - 3600.0 * self.peak_hour)).cos();
+        let wave =
+            (self.peak_to_mean - 1.0) * (OMEGA * (secs.rem_euclid(DAY) - 3600.0 * self.peak_hour)).cos();
         self.day_mean((day as usize).min(6)) * (1.0 + wave)
     }
 

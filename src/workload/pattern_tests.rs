@@ -80,7 +80,10 @@ fn the_inverse_undoes_the_integral() {
                 + inverse.day_starts[weekday]
                 + inverse.day_means[weekday] * inverse.of_day(secs - day * DAY);
             let slope = pattern.factor(secs).max(1e-3);
-            assert!((back - area).abs() < 5e-10 * slope.max(1.0), "{area} {secs} {back}");
+            assert!(
+                (back - area).abs() < 5e-10 * slope.max(1.0),
+                "{area} {secs} {back}"
+            );
         }
     }
 }
@@ -107,7 +110,11 @@ fn counts_follow_the_rate() {
     let end = Until::Time(SimTime(WEEK as u64 * 1_000_000_000));
     let arrivals = times(Gaps::Gamma(shape), rate, Some(WEEKDAYS), end);
     let near = |count: usize, mean: f64| (count as f64 - mean).abs() < 4.5 * (mean / shape).sqrt() + 1.0;
-    assert!(near(arrivals.len(), rate * WEEK), "{} in the week", arrivals.len());
+    assert!(
+        near(arrivals.len(), rate * WEEK),
+        "{} in the week",
+        arrivals.len()
+    );
     let mut worst: f64 = 0.0;
     for hour in 0..168 {
         let (from, to) = (f64::from(hour) * 3600.0, f64::from(hour + 1) * 3600.0);
@@ -139,17 +146,32 @@ fn bursts_keep_the_index_of_dispersion_of_their_law() {
         let mean = counts.iter().sum::<f64>() / 1000.0;
         let variance = counts.iter().map(|c| (c - mean).powi(2)).sum::<f64>() / 999.0;
         let index = variance / mean;
-        assert!((index * shape - 1.0).abs() < 4.0 * (2.0_f64 / 1000.0).sqrt(), "{shape}: {index}");
+        assert!(
+            (index * shape - 1.0).abs() < 4.0 * (2.0_f64 / 1000.0).sqrt(),
+            "{shape}: {index}"
+        );
     }
 }
 
 #[test]
 fn parameters_outside_their_range_are_refused() {
     for bad in [
-        Pattern { peak_to_mean: 0.9, ..WEEKDAYS },
-        Pattern { peak_to_mean: 2.1, ..WEEKDAYS },
-        Pattern { peak_hour: -1.0, ..WEEKDAYS },
-        Pattern { weekend: f64::NAN, ..WEEKDAYS },
+        Pattern {
+            peak_to_mean: 0.9,
+            ..WEEKDAYS
+        },
+        Pattern {
+            peak_to_mean: 2.1,
+            ..WEEKDAYS
+        },
+        Pattern {
+            peak_hour: -1.0,
+            ..WEEKDAYS
+        },
+        Pattern {
+            weekend: f64::NAN,
+            ..WEEKDAYS
+        },
     ] {
         assert!(bad.check().is_err(), "{bad:?}");
     }

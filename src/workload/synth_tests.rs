@@ -199,7 +199,10 @@ fn the_span_and_the_stream_are_those_of_the_trace() {
         assert_eq!(whole, streamed);
         let span = arrival_span(&s, 4, 1).unwrap().unwrap();
         let (first, last) = (whole[0].arrival, whole[whole.len() - 1].arrival);
-        assert_eq!((span.first, span.last, span.count as usize), (first, last, whole.len()));
+        assert_eq!(
+            (span.first, span.last, span.count as usize),
+            (first, last, whole.len())
+        );
         assert!(whole.is_sorted_by_key(|r| r.arrival));
     }
 }
@@ -242,7 +245,9 @@ fn classes(shares: &[(&str, f64)]) -> SynthSpec {
 /// Binomial counts within four standard deviations; each class alone is a Poisson process of its share of the rate.
 #[test]
 fn classes_have_their_shares_and_rates() {
-    let trace = synthesize(&classes(&[("chat", 0.7), ("legal", 0.3)]), 1, 0).unwrap().requests;
+    let trace = synthesize(&classes(&[("chat", 0.7), ("legal", 0.3)]), 1, 0)
+        .unwrap()
+        .requests;
     let chat: Vec<_> = trace.iter().filter(|r| r.input_tokens == 400).collect();
     let sd = (2000.0_f64 * 0.7 * 0.3).sqrt();
     assert!((chat.len() as f64 - 1400.0).abs() < 4.0 * sd, "{}", chat.len());
