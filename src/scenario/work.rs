@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::check::Blame;
+use super::machine::Fits;
 use super::provenance::Provenance;
 use super::schema::{Load, Scenario, Workload};
 use super::synthetic;
@@ -19,6 +20,7 @@ use crate::workload::trace::Trace;
 pub struct Files {
     traces: BTreeMap<PathBuf, Arc<TraceFile>>,
     rows: BTreeMap<PathBuf, RowsFile>,
+    fits: Fits,
 }
 
 /// A trace file.
@@ -81,11 +83,34 @@ impl Files {
         Ok(rows)
     }
 
+    /// Fits that have been read.
+    pub const fn fits(&self) -> &Fits {
+        &self.fits
+    }
+
     /// Files of lengths of which rows were left out: the file, its rows that are used, and those left out.
     pub fn with_rows_left_out(&self) -> impl Iterator<Item = (&Path, usize, u32)> {
         let files = self.rows.iter().filter(|(_, f)| f.left_out > 0);
         files.map(|(path, f)| (path.as_path(), f.rows.len(), f.left_out))
     }
+}
+
+impl WorkSource {
+    /// The same requests at another rate; `None` when they have no times that could be stretched.
+    pub fn at_rate(&self, rate_rps: f64) -> Option<Self> {
+        let mut other = self.clone();
+        match &mut other {
+            Self::Replay { file, time_scale } => *time_scale = scale_to(&file.span, rate_rps)?,
+            Self::Draw(spec) => spec.arrivals.as_mut()?.rate = rate_rps,
+        }
+        Some(other)
+    }
+}
+
+/// The factor on times at which the mean rate, n over the time of the last arrival, is this.
+fn scale_to(span: &ArrivalSpan, rate_rps: f64) -> Option<f64> {
+    let last = span.last.as_secs_f64();
+    (last > 0.0).then(|| f64::from(span.count) / last / rate_rps)
 }
 
 impl TraceFile {
@@ -147,18 +172,15 @@ pub fn resolve_workload(
     }
 }
 
-/// The mean rate of n rows is n over the time of the last arrival.
 fn time_scale(load: &Load, span: &ArrivalSpan, blame: &Blame<'_>) -> Result<f64, InputError> {
     let Some(rate) = load.arrival.rate else {
         return Ok(load.arrival.time_scale.map_or(1.0, |f| f.0));
     };
-    let last = span.last.as_secs_f64();
-    if last <= 0.0 {
-        return Err(blame.error(
+    scale_to(span, rate.0).ok_or_else(|| {
+        blame.error(
             "load.arrival.rate",
             "all rows of the trace arrive at time 0",
             "such a trace has no time axis to stretch: leave the rate out",
-        ));
-    }
-    Ok(f64::from(span.count) / last / rate.0)
+        )
+    })
 }

@@ -136,10 +136,15 @@ struct ClassDraws {
     /// Prefix groups of the classes before it.
     first_group: u32,
     lengths: Pcg64,
+    /// Rows of lengths drawn ahead, last one first.
+    ahead: Vec<(u32, u32)>,
     prefixes: Pcg64,
     priorities: Pcg64,
     acceptance: Pcg64,
 }
+
+/// Rows of lengths are drawn so many at a time, so that the processor waits for their memory once, not for each.
+const AHEAD: usize = 64;
 
 impl ClassDraws {
     fn new(law: &RequestLaw, first_group: u32, rng: impl Fn(Purpose) -> Pcg64) -> Self {
@@ -147,6 +152,7 @@ impl ClassDraws {
             law: law.clone(),
             first_group,
             lengths: rng(Purpose::Lengths),
+            ahead: Vec::new(),
             prefixes: rng(Purpose::Prefixes),
             priorities: rng(Purpose::Classes),
             acceptance: rng(Purpose::Acceptance),
@@ -154,7 +160,10 @@ impl ClassDraws {
     }
 
     fn request(&mut self, arrival: SimTime) -> Result<TraceRequest, SynthError> {
-        let (input, output) = self.law.lengths.draw(&mut self.lengths)?;
+        let (input, output) = match self.ahead.pop() {
+            Some(lengths) => lengths,
+            None => self.draw_lengths()?,
+        };
         let mut request = TraceRequest::plain(arrival, input, output);
         if let Some(law) = self.law.prefix {
             request.prefix = law.draw(input, self.first_group, &mut self.prefixes);
@@ -167,6 +176,20 @@ impl ClassDraws {
             request.accepted_drafts = law.draw(output, &mut self.acceptance);
         }
         Ok(request)
+    }
+}
+
+impl ClassDraws {
+    fn draw_lengths(&mut self) -> Result<(u32, u32), SynthError> {
+        let source = &self.law.lengths;
+        if matches!(source, LengthSource::Rows(_)) {
+            for _ in 0..AHEAD {
+                self.ahead.push(source.draw(&mut self.lengths)?);
+            }
+            self.ahead.reverse();
+            return self.ahead.pop().ok_or(SynthError::NoRows);
+        }
+        source.draw(&mut self.lengths)
     }
 }
 
