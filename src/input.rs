@@ -117,28 +117,11 @@ pub fn read_text(path: &Path) -> Result<String, InputError> {
 }
 
 fn read_text_limited(path: &Path, limit: u64) -> Result<String, InputError> {
-    let file = File::open(path).map_err(|e| {
-        InputError::in_file(path, format!("cannot be opened ({e})")).allowed("give a readable file")
-    })?;
-    if file.metadata().is_ok_and(|m| m.is_dir()) {
-        return Err(InputError::in_file(path, "is a folder where a file is expected"));
-    }
-    let gz = path.extension().is_some_and(|e| e == "gz");
-    let reader: Box<dyn Read> = if gz {
-        Box::new(MultiGzDecoder::new(BufReader::new(file)))
-    } else {
-        Box::new(file)
-    };
     let mut bytes = Vec::new();
-    reader.take(limit + 1).read_to_end(&mut bytes).map_err(|e| {
-        let what = if gz {
-            "is not a whole gzip file"
-        } else {
-            "cannot be read"
-        };
-        InputError::in_file(path, format!("{what} ({e})"))
-            .allowed("the file may have been cut off while it was copied: fetch it again")
-    })?;
+    open_text(path)?
+        .take(limit + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|e| unreadable(path, &e))?;
     if bytes.len() as u64 > limit {
         return Err(
             InputError::in_file(path, format!("holds more than {limit} bytes of text"))
@@ -157,6 +140,57 @@ fn read_text_limited(path: &Path, limit: u64) -> Result<String, InputError> {
         Some(rest) => rest.to_owned(),
         None => text,
     })
+}
+
+/// An open text file.
+#[derive(Debug)]
+pub enum TextFile {
+    /// As it is.
+    Plain(File),
+    /// Gunzipped while it is read.
+    Gzip(MultiGzDecoder<BufReader<File>>),
+}
+
+impl Read for TextFile {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(file) => file.read(buffer),
+            Self::Gzip(file) => file.read(buffer),
+        }
+    }
+}
+
+/// Opens a text file to read it piece by piece, gunzipping when its name ends in `.gz`.
+///
+/// # Errors
+/// [`InputError`] when the file cannot be opened.
+pub fn open_text(path: &Path) -> Result<TextFile, InputError> {
+    let file = File::open(path).map_err(|e| {
+        InputError::in_file(path, format!("cannot be opened ({e})")).allowed("give a readable file")
+    })?;
+    if file.metadata().is_ok_and(|m| m.is_dir()) {
+        return Err(InputError::in_file(path, "is a folder where a file is expected"));
+    }
+    Ok(if is_gzip(path) {
+        TextFile::Gzip(MultiGzDecoder::new(BufReader::new(file)))
+    } else {
+        TextFile::Plain(file)
+    })
+}
+
+fn is_gzip(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "gz")
+}
+
+/// What to say of an open file that cannot be read to its end.
+pub fn unreadable(path: &Path, error: &io::Error) -> InputError {
+    let what = if is_gzip(path) {
+        "is not a whole gzip file"
+    } else {
+        "cannot be read"
+    };
+    InputError::in_file(path, format!("{what} ({error})"))
+        .allowed("the file may have been cut off while it was copied: fetch it again")
 }
 
 /// The line, from 1, of a row of the CSV table `text`. Where lines end in two characters, the reader takes a row

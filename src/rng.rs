@@ -20,6 +20,8 @@ pub enum Purpose {
     Prefixes,
     /// Priorities and tenants.
     Classes,
+    /// Which class a request is of, where no arrival process says it.
+    Mix,
     /// Accepted speculative drafts.
     Acceptance,
     /// Router choices.
@@ -39,6 +41,7 @@ impl Purpose {
             Self::Lengths => "lengths",
             Self::Prefixes => "prefixes",
             Self::Classes => "classes",
+            Self::Mix => "mix",
             Self::Acceptance => "acceptance",
             Self::Routing => "routing",
             Self::Noise => "noise",
@@ -58,6 +61,19 @@ pub fn stream(seed: u64, purpose: Purpose, replication: u64) -> Pcg64 {
     Pcg64::from_seed(digest)
 }
 
+/// The generator of one purpose for one named class of requests: another class, or another order of classes, does
+/// not change it.
+pub fn class_stream(seed: u64, purpose: Purpose, replication: u64, class: &str) -> Pcg64 {
+    let mut hash = Sha256::new();
+    hash.update(seed.to_le_bytes());
+    hash.update(purpose.label().as_bytes());
+    hash.update(replication.to_le_bytes());
+    hash.update(b"class ");
+    hash.update(class.as_bytes());
+    let digest: [u8; 32] = hash.finalize().into();
+    Pcg64::from_seed(digest)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,5 +87,9 @@ mod tests {
         assert_ne!(base, first(2, Purpose::Arrivals, 0));
         assert_ne!(base, first(1, Purpose::Lengths, 0));
         assert_ne!(base, first(1, Purpose::Arrivals, 1));
+        let class = |name| class_stream(1, Purpose::Arrivals, 0, name).next_u64();
+        assert_eq!(class("chat"), class("chat"));
+        assert_ne!(class("chat"), class("code"));
+        assert_ne!(class(""), base);
     }
 }

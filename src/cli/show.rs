@@ -22,12 +22,12 @@ pub struct ShowArgs {
 /// Resolves, draws the first replication's requests as a check, and prints.
 pub fn run(args: &ShowArgs) -> anyhow::Result<Outcome> {
     let plan = args.scenario.plan()?;
-    let trace = plan.trace(0)?;
+    let requests = requests(&plan)?;
     let resolved = plan.resolved()?;
     let text = if args.json {
         json(&plan, &resolved)?
     } else {
-        yaml(&plan, &resolved, &trace)
+        yaml(&plan, &resolved, &requests)
     };
     print(&text)?;
     Ok(Outcome::Done)
@@ -48,7 +48,7 @@ fn json(plan: &Plan, resolved: &[Resolved]) -> anyhow::Result<String> {
 }
 
 /// YAML that is a scenario again, each value with a comment that says where it came from.
-fn yaml(plan: &Plan, resolved: &[Resolved], trace: &crate::workload::trace::Trace) -> String {
+fn yaml(plan: &Plan, resolved: &[Resolved], requests: &str) -> String {
     let lines = lines(resolved);
     let width = lines
         .iter()
@@ -64,7 +64,7 @@ fn yaml(plan: &Plan, resolved: &[Resolved], trace: &crate::workload::trace::Trac
             None => writeln!(out, "{line}"),
         };
     }
-    let _ = writeln!(out, "\n# {}", requests(trace));
+    let _ = writeln!(out, "\n# {requests}");
     if let StepTimeSource::Fit(path) = &plan.step_time_source {
         let state = if path.is_file() { "" } else { " (not there yet)" };
         let _ = writeln!(out, "# step time: {}{state}", path.display());
@@ -89,17 +89,19 @@ fn memory(ledger: &MemoryLedger) -> String {
     out
 }
 
-fn requests(trace: &crate::workload::trace::Trace) -> String {
-    let (mut input, mut output) = (0u64, 0u64);
-    for r in &trace.requests {
-        input += u64::from(r.input_tokens);
-        output += u64::from(r.output_tokens());
+/// Draws all requests, one by one, so that whatever is wrong with them is told here.
+fn requests(plan: &Plan) -> anyhow::Result<String> {
+    let (mut count, mut input, mut output, mut last) = (0u32, 0u64, 0u64, 0.0);
+    for request in plan.requests(0)? {
+        let request = request?;
+        count += 1;
+        input += u64::from(request.input_tokens);
+        output += u64::from(request.output_tokens());
+        last = request.arrival.as_secs_f64();
     }
-    let last = trace.requests.last().map_or(0.0, |r| r.arrival.as_secs_f64());
-    format!(
-        "requests of replication 0: {}, the last at {last:.3} s; {input} prompt and {output} output tokens",
-        trace.requests.len()
-    )
+    Ok(format!(
+        "requests of replication 0: {count}, the last at {last:.3} s; {input} prompt and {output} output tokens"
+    ))
 }
 
 /// Leaves as nested YAML: a parent's line is written when its first leaf comes. List entries open with a dash.

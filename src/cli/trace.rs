@@ -59,19 +59,42 @@ pub fn run(command: &TraceCommand) -> anyhow::Result<Outcome> {
                     .allowed("name another file with -o, or give --overwrite to replace it")
                     .into());
             }
-            let trace = args.scenario.plan()?.trace(args.replication)?;
-            match &args.output {
-                Some(path) => input::write_atomic(path, |w| csv::write_trace(&trace, w))
-                    .with_context(|| format!("{}: cannot be written", path.display()))?,
-                None => {
-                    let mut out = Vec::new();
-                    csv::write_trace(&trace, &mut out)?;
-                    print(&String::from_utf8_lossy(&out))?;
-                }
-            }
+            synth(args)?;
         }
     }
     Ok(Outcome::Done)
+}
+
+/// Writes requests as they are drawn.
+fn synth(args: &SynthArgs) -> anyhow::Result<()> {
+    let plan = args.scenario.plan()?;
+    let Some(path) = &args.output else {
+        let trace = plan.trace(args.replication)?;
+        let mut out = Vec::new();
+        csv::write_trace(&trace, &mut out)?;
+        return Ok(print(&String::from_utf8_lossy(&out))?);
+    };
+    let mut refused = None;
+    let written = input::write_atomic(path, |w| {
+        csv::write_header(w)?;
+        let rows = plan
+            .requests(args.replication)
+            .map_err(|e| keep(&mut refused, e))?;
+        for row in rows {
+            csv::write_row(&row.map_err(|e| keep(&mut refused, e))?, w)?;
+        }
+        Ok(())
+    });
+    match refused {
+        Some(reason) => Err(reason.into()),
+        None => written.with_context(|| format!("{}: cannot be written", path.display())),
+    }
+}
+
+/// Bad input ends the writing, and is told as what it is.
+fn keep(refused: &mut Option<InputError>, reason: InputError) -> std::io::Error {
+    *refused = Some(reason);
+    std::io::ErrorKind::InvalidData.into()
 }
 
 fn facts(trace: &Trace) -> serde_json::Map<String, serde_json::Value> {

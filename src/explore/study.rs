@@ -10,7 +10,7 @@ use crate::input::InputError;
 use crate::metric::summary::Boundary;
 use crate::metric::{Slo, Summary, SummaryOptions, Window};
 use crate::record::RunRecord;
-use crate::scenario::{Machine, Override, Plan, SloTargets};
+use crate::scenario::{Machine, Plan, SloTargets};
 use crate::sim::{self, FrontEnd, SimError, WorldConfig};
 use crate::steptime::hull::HullBounds;
 use crate::steptime::{BatchShape, StepTime};
@@ -178,11 +178,7 @@ impl Study {
     /// # Errors
     /// As [`Study::run`].
     pub fn at_rate(&self, rate_rps: f64) -> Result<LoadPoint, StudyError> {
-        // A replayed trace may have been stretched by a factor; the rate takes its place.
-        let plan = self.plan.with(&[
-            Override::new("load.arrival.time_scale", serde_json::Value::Null),
-            Override::new("load.arrival.rate", rate_rps),
-        ])?;
+        let plan = self.plan.at_rate(rate_rps)?;
         let runs: Result<Vec<RunOutcome>, StudyError> = (0..self.replications())
             .into_par_iter()
             .map(|replication| self.run_plan(&plan, replication).map(|run| outcome(&run)))

@@ -102,7 +102,7 @@ fn study_one(
     machine: Option<&Machine>,
     setting: &Setting,
 ) -> Result<ConfigurationOutcome, StudyError> {
-    let plan = plan.with(&overrides(setting))?;
+    let plan = plan.point(&overrides(setting))?;
     let study = match machine {
         Some(machine) => Study::on(machine.clone(), plan),
         None => Study::of(plan)?,

@@ -7,11 +7,12 @@
 #[cfg(test)]
 mod tests;
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use serde::Deserialize;
 
@@ -46,6 +47,8 @@ pub struct Entry {
     /// It stands before a shipped profile of the same name.
     pub overrides: bool,
     text: Cow<'static, str>,
+    /// What was read from the text, so that the plans of a sweep do not read it again.
+    known: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Entry {
@@ -71,8 +74,12 @@ impl Entry {
     }
 
     fn load_as<T: Facts>(&self) -> Result<T, InputError> {
+        if let Some(known) = self.known.get().and_then(|k| k.downcast_ref::<T>()) {
+            return Ok(known.clone());
+        }
         let found: T = parse(&self.text, &self.place())?;
         if found.name() == self.name {
+            self.known.get_or_init(|| Arc::new(found.clone()));
             return Ok(found);
         }
         Err(InputError::new(self.place(), format!("found '{}'", found.name()))
@@ -107,6 +114,7 @@ impl Catalog {
                 origin: Origin::Shipped,
                 overrides: false,
                 text: Cow::Borrowed(text),
+                known: OnceLock::new(),
             };
             ((*kind, entry.name.clone()), entry)
         });
@@ -152,6 +160,7 @@ impl Catalog {
             origin: Origin::File(path.to_owned()),
             overrides: self.entries.contains_key(&key),
             text: Cow::Owned(text),
+            known: OnceLock::new(),
         };
         self.entries.insert(key, entry);
     }

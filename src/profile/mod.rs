@@ -61,7 +61,7 @@ impl Kind {
 }
 
 /// What all kinds of profile have in common.
-pub trait Facts: DeserializeOwned + Serialize {
+pub trait Facts: DeserializeOwned + Serialize + Clone + Send + Sync + 'static {
     /// Their kind.
     const KIND: Kind;
 

@@ -1,7 +1,8 @@
 //! The machine that a plan runs on, and where a fit of it is looked for.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::input::InputError;
 use crate::profile::{Accelerator, catalog};
@@ -41,6 +42,25 @@ pub fn locate(name: &str, base: &Path) -> PathBuf {
         .unwrap_or(relative)
 }
 
+/// Fits that have been read, kept so that the plans of a sweep do not read them again.
+#[derive(Debug, Clone, Default)]
+pub struct Fits {
+    read: Arc<Mutex<BTreeMap<PathBuf, Arc<AnyFit>>>>,
+}
+
+impl Fits {
+    fn read(&self, path: &Path) -> Result<Arc<AnyFit>, InputError> {
+        // Nothing is left half done under the lock, so one that was poisoned holds whole fits.
+        let lock = || self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fit) = lock().get(path) {
+            return Ok(fit.clone());
+        }
+        let fit = Arc::new(AnyFit::read(path)?);
+        lock().insert(path.to_owned(), fit.clone());
+        Ok(fit)
+    }
+}
+
 /// The word that asks for the nearest shipped fit.
 pub const AUTO: &str = "auto";
 
@@ -51,6 +71,10 @@ pub const AUTO: &str = "auto";
 /// # Errors
 /// [`InputError`] when there is no folder of fits, or none in it is one of the roofline.
 pub fn nearest_fit(deployment: &Deployment, base: &Path) -> Result<PathBuf, InputError> {
+    nearest_of(&Fits::default(), deployment, base)
+}
+
+pub(super) fn nearest_of(fits: &Fits, deployment: &Deployment, base: &Path) -> Result<PathBuf, InputError> {
     let folder = Path::new("calibration").join("fits");
     let absolute = std::path::absolute(base).unwrap_or_else(|_| base.to_owned());
     let found = absolute
@@ -70,10 +94,11 @@ pub fn nearest_fit(deployment: &Deployment, base: &Path) -> Result<PathBuf, Inpu
     paths.sort();
     let mut best: Option<((u64, bool, bool), PathBuf)> = None;
     for path in paths {
-        let AnyFit::Roofline(fit) = AnyFit::read(&path)? else {
+        let fit = fits.read(&path)?;
+        let AnyFit::Roofline(fit) = fit.as_ref() else {
             continue;
         };
-        let rank = distance(&fit, deployment, base);
+        let rank = distance(fit, deployment, base);
         if best.as_ref().is_none_or(|(least, _)| rank < *least) {
             best = Some((rank, path));
         }
@@ -118,9 +143,9 @@ fn distance(fit: &RooflineFit, deployment: &Deployment, base: &Path) -> (u64, bo
 ///
 /// # Errors
 /// [`InputError`] when it is not there or is no fit, or when a fit of the roofline meets no deployment.
-pub fn load(path: &Path, deployment: Option<&Deployment>) -> Result<Machine, InputError> {
-    match AnyFit::read(path)? {
-        AnyFit::Linear(fit) => of_fit(&fit, path),
+pub(super) fn load(fits: &Fits, path: &Path, deployment: Option<&Deployment>) -> Result<Machine, InputError> {
+    match fits.read(path)?.as_ref() {
+        AnyFit::Linear(fit) => of_fit(fit, path),
         AnyFit::Roofline(fit) => {
             let deployment = deployment.ok_or_else(|| {
                 InputError::in_file(
@@ -130,7 +155,7 @@ pub fn load(path: &Path, deployment: Option<&Deployment>) -> Result<Machine, Inp
                 .at("system")
                 .allowed("name profiles under system.model and system.accelerator")
             })?;
-            of_roofline(&fit, fit.values(), path, deployment)
+            of_roofline(fit, fit.values(), path, deployment)
         }
     }
 }

@@ -1,26 +1,29 @@
 //! What the user wrote, resolved into a plan: every value known, checked, and with its source.
 //!
-//! `schema` is the file as written; `overrides` puts `--set` values into it; `engine`, `work` and `resolve`
-//! fill and check its sections; `plan` holds the outcome.
+//! `schema` is the file as written; `overrides` puts `--set` values into it; `engine`, `load`, `work`, `synthetic`
+//! and `resolve` fill and check its sections; `plan` holds the outcome, `requests` draws from it.
 
 mod check;
 mod deployment;
 mod engine;
+mod load;
 pub mod machine;
 pub mod overrides;
 pub mod plan;
 pub mod provenance;
 pub mod quantity;
+mod requests;
 pub mod resolve;
 pub mod schema;
+mod synthetic;
 mod system;
-mod trace_check;
 mod work;
 
 pub use machine::Machine;
 pub use overrides::Override;
 pub use plan::{Plan, Resolved, StepTimeSource};
 pub use provenance::Source;
+pub use requests::PlanRequests;
 pub use resolve::{Axis, Measurement, SloTargets};
 pub use schema::Scenario;
 pub use system::{ResolvedSystem, resolve_system};

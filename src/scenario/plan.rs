@@ -7,22 +7,25 @@ use serde_json::Value;
 
 use super::check::Blame;
 use super::engine::{self, ResolvedEngine};
-use super::machine::{self, Machine};
+use super::load;
+use super::machine::{self, Fits, Machine};
 use super::overrides::Override;
 use super::provenance::{Provenance, Source, leaves};
-use super::quantity::Cost;
+use super::quantity::{Cost, Finite};
+use super::requests::{self, PlanRequests};
 use super::resolve::{self, Axis, Measurement, SloTargets};
 use super::schema::{Scenario, StepTimeCosts};
-use super::trace_check;
 use super::work::{self, Files, WorkSource};
+use crate::engine::vllm::VllmConfig;
 use crate::input::{self, InputError};
 use crate::kv::sizing::MemoryLedger;
-use crate::profile::Facts;
 use crate::sim::{FrontEnd, HostTimes, LoadModel, WorldConfig};
 use crate::steptime::{Deployment, LinearStepTime};
-use crate::workload::synth;
+use crate::workload::synth::ArrivalSpan;
 use crate::workload::trace::Trace;
 use crate::yaml;
+
+mod limitations;
 
 /// Where step times come from.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,15 +41,17 @@ pub enum StepTimeSource {
 pub struct Plan {
     origin: String,
     base: PathBuf,
-    explicit: Value,
+    /// What the file says, and the same without the axes of its sweep.
+    explicit: Arc<Value>,
+    bare: Arc<Value>,
     overrides: Vec<Override>,
     provenance: Provenance,
     files: Files,
     work: WorkSource,
-    engine: ResolvedEngine,
+    engine: Arc<ResolvedEngine>,
     replicas: u32,
     load: LoadModel,
-    axes: Vec<Axis>,
+    axes: Arc<[Axis]>,
     /// The scenario with every value filled in.
     pub scenario: Scenario,
     /// The objective.
@@ -90,34 +95,77 @@ impl Plan {
         overrides: &[Override],
     ) -> Result<Self, InputError> {
         let written: Scenario = yaml::parse(text, origin)?;
-        let explicit = tree(&written, origin)?;
-        Self::build(origin, base, explicit, overrides.to_vec(), Files::default())
+        let explicit = Arc::new(tree(&written, origin)?);
+        let mut bare = (*explicit).clone();
+        take_axes(&mut bare);
+        let trees = (explicit, Arc::new(bare));
+        Self::build(origin, base, trees, overrides.to_vec(), Files::default())
     }
 
-    /// The same scenario with further overrides, later ones winning: a point of a sweep, a load of a search.
+    /// The same scenario with further overrides, later ones winning.
     ///
     /// # Errors
     /// As [`Plan::load`].
     pub fn with(&self, overrides: &[Override]) -> Result<Self, InputError> {
         let mut all = self.overrides.clone();
         all.extend_from_slice(overrides);
-        Self::build(
-            &self.origin,
-            &self.base,
-            self.explicit.clone(),
-            all,
-            self.files.clone(),
-        )
+        let trees = (self.explicit.clone(), self.bare.clone());
+        Self::build(&self.origin, &self.base, trees, all, self.files.clone())
+    }
+
+    /// A point of the plan's sweep: the scenario with the values of the point, and without the axes, so that its
+    /// cost does not grow with them. Searches stay.
+    ///
+    /// # Errors
+    /// As [`Plan::load`].
+    pub fn point(&self, values: &[Override]) -> Result<Self, InputError> {
+        let axes = |o: &Override| {
+            o.path.first().is_some_and(|p| p == "sweep") && o.path.get(1).is_some_and(|p| p == "axes")
+        };
+        let mut all: Vec<Override> = self.overrides.iter().filter(|o| !axes(o)).cloned().collect();
+        // A whole sweep that was set leaves its searches.
+        for o in &mut all {
+            if o.path == ["sweep"] {
+                o.value.as_object_mut().map(|sweep| sweep.shift_remove("axes"));
+            }
+        }
+        all.extend_from_slice(values);
+        let trees = (self.bare.clone(), self.bare.clone());
+        Self::build(&self.origin, &self.base, trees, all, self.files.clone())
+    }
+
+    /// The plan at another rate: what [`Plan::with`] gives for `load.arrival.rate` in place of any `time_scale`,
+    /// without resolving everything again.
+    ///
+    /// # Errors
+    /// As [`Plan::load`].
+    pub fn at_rate(&self, rate_rps: f64) -> Result<Self, InputError> {
+        let changes = [
+            // A replayed trace may have been stretched by a factor; the rate takes its place.
+            Override::new("load.arrival.time_scale", Value::Null),
+            Override::new("load.arrival.rate", rate_rps),
+        ];
+        let open = self.load == LoadModel::OpenLoop && rate_rps.is_finite() && rate_rps > 0.0;
+        let Some(work) = self.work.at_rate(rate_rps).filter(|_| open) else {
+            return self.with(&changes);
+        };
+        let mut plan = self.clone();
+        plan.work = work;
+        plan.scenario.load.arrival.rate = Some(Finite(rate_rps));
+        plan.scenario.load.arrival.time_scale = None;
+        plan.provenance.add(&changes);
+        plan.overrides.extend(changes);
+        Ok(plan)
     }
 
     fn build(
         origin: &str,
         base: &Path,
-        explicit: Value,
+        (explicit, bare): (Arc<Value>, Arc<Value>),
         overrides: Vec<Override>,
         mut files: Files,
     ) -> Result<Self, InputError> {
-        let mut set = explicit.clone();
+        let mut set = (*explicit).clone();
         for o in &overrides {
             o.apply(&mut set)?;
         }
@@ -132,25 +180,28 @@ impl Plan {
         )?;
         let engine = engine::resolve(&mut scenario, &mut provenance, origin, base)?;
         let replicas = resolve::cluster(&mut scenario, &mut provenance, origin)?;
-        let load = work::resolve_load(&mut scenario, &mut provenance, origin)?;
+        let load = load::resolve_load(&mut scenario, &mut provenance, origin)?;
         let slo = resolve::slo(&mut scenario, &mut provenance, origin)?;
         let measure = resolve::measure(&mut scenario, &mut provenance, origin)?;
-        let work = work::resolve_workload(&mut scenario, &mut provenance, origin, base, &mut files)?;
+        let work = work::resolve_workload(&scenario, &provenance, origin, base, &mut files)?;
         let blame = Blame {
             origin,
             provenance: &provenance,
         };
-        let axes = resolve::sweep(&scenario, &set, &blame)?;
-        let step_time_source = step_time_source(&scenario, engine.deployment.as_ref(), base, &blame)?;
+        take_axes(&mut set);
+        let axes = resolve::sweep(&scenario, &set, &blame)?.into();
+        let fits = files.fits();
+        let step_time_source = step_time_source(&scenario, engine.deployment.as_ref(), (base, fits), &blame)?;
         Ok(Self {
             origin: origin.to_owned(),
             base: base.to_owned(),
             explicit,
+            bare,
             overrides,
             provenance,
             files,
             work,
-            engine,
+            engine: Arc::new(engine),
             replicas,
             load,
             axes,
@@ -174,40 +225,49 @@ impl Plan {
         }
     }
 
-    /// The requests of one replication, sampled or replayed, each checked to be one that the engine can
+    /// The requests of one replication, drawn or replayed one by one, each checked to be one that the engine can
     /// serve.
     ///
     /// # Errors
-    /// [`InputError`] naming the row that can never be served, or what is wrong with the whole.
-    pub fn trace(&self, replication: u64) -> Result<Trace, InputError> {
-        let blame = Blame {
+    /// [`InputError`] naming the row that can never be served, or what is wrong with the whole; when that is known
+    /// at the end only, the last item.
+    pub fn requests(&self, replication: u64) -> Result<PlanRequests<'_>, InputError> {
+        PlanRequests::new(self, replication)
+    }
+
+    /// The requests of one replication, kept in memory. A replay that is not stretched is shared, not copied.
+    ///
+    /// # Errors
+    /// As [`Plan::requests`], also when there are too many for memory.
+    pub fn trace(&self, replication: u64) -> Result<Arc<Trace>, InputError> {
+        requests::whole(self, replication)
+    }
+
+    /// When the requests of one replication arrive: their first and last instants and their number.
+    ///
+    /// # Errors
+    /// [`InputError`] when there is none, or the arrivals cannot be drawn.
+    pub fn arrival_span(&self, replication: u64) -> Result<ArrivalSpan, InputError> {
+        requests::span(self, replication)
+    }
+
+    pub(super) fn blame(&self) -> Blame<'_> {
+        Blame {
             origin: &self.origin,
             provenance: &self.provenance,
-        };
-        let trace = match &self.work {
-            WorkSource::Replay {
-                path,
-                trace,
-                time_scale,
-            } => {
-                let trace = trace_check::scaled(trace, *time_scale, &blame)?;
-                trace_check::rows(&trace, &self.engine.config, &path.display().to_string())?;
-                trace
-            }
-            WorkSource::Draw(spec) => {
-                let trace = synth::synthesize(spec, self.measure.seed, replication).map_err(|e| {
-                    blame.error("workload.synthetic", e.to_string(), "change the law or the load")
-                })?;
-                trace_check::rows(
-                    &trace,
-                    &self.engine.config,
-                    &format!("{}, workload.synthetic", self.origin),
-                )?;
-                trace
-            }
-        };
-        trace_check::whole(&trace, self.load, &self.measure, &blame)?;
-        Ok(trace)
+        }
+    }
+
+    pub(super) fn work(&self) -> &WorkSource {
+        &self.work
+    }
+
+    pub(super) fn engine_config(&self) -> &VllmConfig {
+        &self.engine.config
+    }
+
+    pub(super) fn load_model(&self) -> LoadModel {
+        self.load
     }
 
     /// Step times, host times, and the batches that both were fitted to.
@@ -223,7 +283,7 @@ impl Plan {
                 hull: None,
                 limitations: Vec::new(),
             }),
-            StepTimeSource::Fit(path) => machine::load(path, self.deployment()),
+            StepTimeSource::Fit(path) => machine::load(self.files.fits(), path, self.deployment()),
         }
     }
 
@@ -267,66 +327,6 @@ impl Plan {
         &self.origin
     }
 
-    /// What results must say about their own limits.
-    pub fn limitations(&self) -> Vec<String> {
-        let mut out = Vec::new();
-        if let WorkSource::Draw(synth::SynthSpec {
-            lengths: synth::LengthSource::Independent { .. },
-            ..
-        }) = &self.work
-        {
-            out.push("prompt and output lengths are drawn independently of each other".to_owned());
-        }
-        if self.memory().is_some() {
-            let doubtful = self.doubtful_figures();
-            let from = match doubtful.as_slice() {
-                [] => String::new(),
-                names => format!("; doubtful figures behind it: {}", names.join(", ")),
-            };
-            out.push(format!(
-                "the number of KV blocks is derived from memory figures, not measured{from}"
-            ));
-        }
-        out.extend(self.split_limitations());
-        if let Ok(machine) = self.machine() {
-            out.extend(machine.limitations);
-        }
-        if self.is_replay() && self.engine.config.num_speculative_tokens > 0 {
-            out.push("no speculative draft is accepted: a trace file does not say which would be".to_owned());
-        }
-        out
-    }
-
-    /// What the scheduler does not know about how the model is split and what its layers attend to.
-    fn split_limitations(&self) -> Vec<String> {
-        let mut out = Vec::new();
-        let stages = self.scenario.system.parallel.pp.unwrap_or(1);
-        if stages > 1 {
-            out.push(format!(
-                "the {stages} pipeline stages count in memory and in step times that know them; batches in \
-                 different stages do not overlap here"
-            ));
-        }
-        if self.deployment().is_some_and(|d| d.model.windowed_layers() > 0) {
-            out.push(format!(
-                "layers with a sliding window share one pool with the others: it is simulated as the {} blocks of \
-                 full attention that hold as many requests of max_model_len",
-                self.engine.config.num_gpu_blocks
-            ));
-        }
-        out
-    }
-
-    /// Figures behind the derived block count that their profiles mark as doubtful.
-    fn doubtful_figures(&self) -> Vec<String> {
-        let model = self.engine.model.iter().flat_map(Facts::figures);
-        let model = model.filter(|f| !f.name.starts_with("published_") && f.name != "active_parameters");
-        let device = self.engine.accelerator.iter().flat_map(Facts::figures);
-        let memory_only = device.filter(|f| matches!(f.name, "memory_bytes" | "runtime_reserve_bytes"));
-        let doubtful = model.chain(memory_only).filter(|f| f.doubt.is_some());
-        doubtful.map(|f| f.name.to_owned()).collect()
-    }
-
     /// Every resolved value with its source, in the order of the schema.
     ///
     /// # Errors
@@ -364,6 +364,12 @@ fn tree(scenario: &Scenario, origin: &str) -> Result<Value, InputError> {
     Ok(value)
 }
 
+/// Takes the axes of the sweep out of a scenario's tree.
+fn take_axes(tree: &mut Value) {
+    let sweep = tree.get_mut("sweep").and_then(Value::as_object_mut);
+    sweep.map(|sweep| sweep.shift_remove("axes"));
+}
+
 fn prune(value: &mut Value) {
     if let Value::Object(map) = value {
         map.retain(|_, v| !v.is_null());
@@ -383,7 +389,7 @@ fn blame_override(mut error: InputError, provenance: &Provenance) -> InputError 
 fn step_time_source(
     scenario: &Scenario,
     deployment: Option<&Deployment>,
-    base: &Path,
+    (base, fits): (&Path, &Fits),
     blame: &Blame<'_>,
 ) -> Result<StepTimeSource, InputError> {
     const PATH: &str = "system.step_time";
@@ -399,7 +405,7 @@ fn step_time_source(
             "name a fit under system.fit (auto: the nearest shipped one), or state costs under system.step_time",
         )),
         (Some(fit), None) if fit == machine::AUTO => match deployment {
-            Some(deployment) => Ok(StepTimeSource::Fit(machine::nearest_fit(deployment, base)?)),
+            Some(deployment) => Ok(StepTimeSource::Fit(machine::nearest_of(fits, deployment, base)?)),
             None => Err(blame.error(
                 "system.fit",
                 "auto looks for the fit of a model on an accelerator, but one of them is not named",

@@ -47,6 +47,12 @@ impl Provenance {
         }
     }
 
+    /// Further overrides, of values that were not filled.
+    pub fn add(&mut self, overrides: &[Override]) {
+        self.set
+            .extend(overrides.iter().map(|o| (o.dotted(), o.origin.clone())));
+    }
+
     /// The value of `slot`, which is filled with `value` and noted when the user gave none.
     pub fn fill<T: Clone>(&mut self, path: &str, slot: &mut Option<T>, source: Source, value: T) -> T {
         slot.get_or_insert_with(|| {

@@ -1,5 +1,7 @@
 //! The sections that are neither system nor workload: cluster, SLO, measure, sweep.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::check::Blame;
@@ -244,7 +246,7 @@ pub fn measure(
 
 /// Checks `sweep`: every axis exists, every value of it is one that its key can take.
 ///
-/// `explicit` is the tree that the user wrote.
+/// `explicit` is the tree that the user wrote, without the axes.
 ///
 /// # Errors
 /// [`InputError`] naming the axis.
@@ -294,7 +296,8 @@ fn check_axis(path: &str, values: &[Value], scenario: &Scenario) -> Result<(), (
             "name a key of system, cluster, workload, load, slo or measure",
         ));
     }
-    if let Some((i, value)) = values.iter().enumerate().find(|(i, v)| values[..*i].contains(v)) {
+    let mut seen = HashSet::new();
+    if let Some((i, value)) = values.iter().enumerate().find(|(_, v)| !seen.insert(*v)) {
         return Err((
             format!("value {value} stands twice, again at place {i}"),
             "give each value once",

@@ -46,7 +46,8 @@ pub fn resolve_system(system: System, origin: &str, base: &Path) -> Result<Resol
         cluster: Cluster::default(),
         workload: Workload::Synthetic(Synthetic {
             num_requests: None,
-            lengths: Lengths::Fixed(FixedLengths { input: 1, output: 1 }),
+            lengths: Some(Lengths::Fixed(FixedLengths { input: 1, output: 1 })),
+            classes: None,
             prefix: None,
             priorities: None,
             draft_acceptance: None,

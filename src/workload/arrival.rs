@@ -1,9 +1,10 @@
 //! Arrival processes. Gaps are drawn with mean 1 and divided by the rate, so the same draws serve every rate
-//! of a search (common random numbers).
+//! of a search (common random numbers). Arrivals are drawn one by one: memory does not grow with their number.
 
 use rand_distr::{Distribution, Exp1, Gamma};
 use rand_pcg::Pcg64;
 
+use super::pattern::{Inverse, Pattern, PatternError};
 use crate::units::{SimTime, TimeError};
 
 /// The law of the gaps between arrivals.
@@ -16,6 +17,21 @@ pub enum Gaps {
     /// Gamma with this shape, vLLM's `burstiness` (rule M10): 1 is Poisson, below 1 is burstier, above 1
     /// more even; the squared coefficient of variation is 1 / burstiness.
     Gamma(f64),
+}
+
+/// A process of arrivals. The first comes one gap after 0, as in vLLM's benchmark.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ArrivalLaw {
+    /// Law of the gaps.
+    pub gaps: Gaps,
+    /// Requests a second; with a pattern, in the mean over a week.
+    pub rate: f64,
+    /// vLLM's rescaling (rule M10): the times are stretched so that the last of `n` arrivals is at n / rate exactly.
+    /// The total is then fixed and the arrivals are no independent Poisson process. It applies to
+    /// [`Until::Count`] only.
+    pub rescale: bool,
+    /// How the rate goes with the time of the day and of the week; `None` = it stands still.
+    pub pattern: Option<Pattern>,
 }
 
 /// When to stop generating.
@@ -37,86 +53,206 @@ pub enum ArrivalError {
     /// Not a shape.
     #[error("a burstiness of {0}")]
     Burstiness(f64),
+    /// Not a pattern.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
     /// A time beyond what 64-bit nanoseconds hold.
     #[error(transparent)]
     Time(#[from] TimeError),
     /// More arrivals than one run may have.
-    #[error("more than {MAX_ARRIVALS} arrivals")]
+    #[error("more than {MAX_STREAMED} arrivals")]
     TooMany,
+    /// More arrivals than are kept in memory.
+    #[error(
+        "more than {MAX_ARRIVALS} arrivals, which are not kept in memory; `kneeboard simulate --summary-only` takes \
+         them one by one"
+    )]
+    TooManyInMemory,
+    /// Rescaling where it has no meaning.
+    #[error("rescaled times with several processes, or with a rate that varies")]
+    Rescale,
 }
 
-/// Most arrivals of one run; bounds the memory of a mistyped rate.
+/// Most arrivals of a workload that is kept in memory; bounds the memory of a mistyped rate.
 pub const MAX_ARRIVALS: u32 = 10_000_000;
+/// Most arrivals of a workload that is taken one by one; bounds the time of a mistyped rate.
+pub const MAX_STREAMED: u32 = 1_000_000_000;
 
-/// Arrival instants at `rate` a second. The first comes one gap after 0, as in vLLM's benchmark.
-///
-/// With `rescale` (rule M10) the times are stretched so that the last of `n` arrivals is at n / rate exactly,
-/// as vLLM's benchmark does: the total is then fixed and the arrivals are no independent Poisson process.
-/// It applies to [`Until::Count`] only.
-///
-/// # Errors
-/// [`ArrivalError`] for a rate or burstiness that is not positive and finite, and for absurd lengths.
-pub fn times(
-    gaps: Gaps,
-    rate: f64,
+/// Arrivals of one process or of several, merged in order of time; equal times in the order of the processes.
+/// Each is the number of its process and its instant.
+#[derive(Debug, Clone)]
+pub struct Arrivals {
+    clocks: Vec<Clock>,
     until: Until,
-    rescale: bool,
-    rng: &mut Pcg64,
-) -> Result<Vec<SimTime>, ArrivalError> {
-    if !(rate.is_finite() && rate > 0.0) {
-        return Err(ArrivalError::Rate(rate));
-    }
-    let expected = match until {
-        Until::Count(n) => f64::from(n),
-        Until::Time(end) => rate * end.as_secs_f64() / 2.0, // chance may halve it, hardly more
-    };
-    if expected > f64::from(MAX_ARRIVALS) {
-        return Err(ArrivalError::TooMany);
-    }
-    let mut gap = sampler(gaps)?;
-    let mut total = 0.0;
-    let mut units = Vec::new();
-    loop {
-        match until {
-            Until::Count(n) if units.len() >= n as usize => break,
-            _ => {}
+    drawn: u32,
+    ended: bool,
+}
+
+impl Arrivals {
+    /// One process for each law, with the chance that it draws from.
+    ///
+    /// # Errors
+    /// [`ArrivalError`] for a rate, burstiness or pattern that is none, and for absurd lengths.
+    pub fn new(
+        laws: impl IntoIterator<Item = (ArrivalLaw, Pcg64)>,
+        until: Until,
+    ) -> Result<Self, ArrivalError> {
+        let (mut clocks, mut rate, mut rescale) = (Vec::new(), 0.0, false);
+        for (law, rng) in laws {
+            rate += law.rate;
+            rescale |= law.rescale;
+            clocks.push(Clock::new(&law, rng)?);
         }
-        total += gap(rng);
-        if let Until::Time(end) = until
-            && total / rate >= end.as_secs_f64()
-        {
-            break;
-        }
-        if units.len() >= MAX_ARRIVALS as usize {
+        if expected(rate, until) > f64::from(MAX_STREAMED) {
             return Err(ArrivalError::TooMany);
         }
-        units.push(total);
+        if let (Until::Count(n), true) = (until, rescale) {
+            match clocks.as_mut_slice() {
+                [clock] if clock.warp.is_none() => clock.end_at_count(n),
+                _ => return Err(ArrivalError::Rescale),
+            }
+        }
+        for clock in &mut clocks {
+            clock.advance();
+        }
+        Ok(Self {
+            clocks,
+            until,
+            drawn: 0,
+            ended: false,
+        })
     }
-    let stretch = match until {
-        Until::Count(n) if rescale && total > 0.0 => f64::from(n) / total,
-        _ => 1.0,
-    };
-    units
-        .into_iter()
-        .map(|u| Ok(SimTime::try_from_secs_f64(u * stretch / rate)?))
-        .collect()
+
+    fn is_over(&self, secs: f64) -> bool {
+        match self.until {
+            Until::Count(n) => self.drawn >= n,
+            Until::Time(end) => secs >= end.as_secs_f64(),
+        }
+    }
 }
 
-type Sampler = Box<dyn FnMut(&mut Pcg64) -> f64>;
+impl Iterator for Arrivals {
+    type Item = Result<(usize, SimTime), ArrivalError>;
 
-fn sampler(gaps: Gaps) -> Result<Sampler, ArrivalError> {
-    Ok(match gaps {
-        Gaps::Constant => Box::new(|_| 1.0),
-        Gaps::Poisson => Box::new(|rng| Exp1.sample(rng)),
-        Gaps::Gamma(shape) => {
-            let bad = ArrivalError::Burstiness(shape);
-            if !(shape.is_finite() && shape > 0.0) {
-                return Err(bad);
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut first = 0;
+        for i in 1..self.clocks.len() {
+            if self.clocks[i].secs < self.clocks[first].secs {
+                first = i;
             }
-            let law = Gamma::new(shape, 1.0 / shape).map_err(|_| bad)?;
-            Box::new(move |rng| law.sample(rng))
         }
-    })
+        let clock = self.clocks.get_mut(first)?;
+        let secs = clock.secs;
+        if self.ended || self.is_over(secs) {
+            self.ended = true;
+            return None;
+        }
+        self.clocks[first].advance();
+        let checked = match SimTime::try_from_secs_f64(secs) {
+            Ok(_) if self.drawn >= MAX_STREAMED => Err(ArrivalError::TooMany),
+            Ok(time) => Ok((first, time)),
+            Err(e) => Err(e.into()),
+        };
+        self.drawn += 1;
+        self.ended = checked.is_err();
+        Some(checked)
+    }
+}
+
+/// How many arrivals there are at least, most probably: chance may halve those of a period, hardly more.
+pub(super) fn expected(rate: f64, until: Until) -> f64 {
+    match until {
+        Until::Count(n) => f64::from(n),
+        Until::Time(end) => rate * end.as_secs_f64() / 2.0,
+    }
+}
+
+/// One process, at its next arrival.
+#[derive(Debug, Clone)]
+struct Clock {
+    sampler: Sampler,
+    rng: Pcg64,
+    /// Sum of the gaps of mean 1.
+    total: f64,
+    stretch: f64,
+    rate: f64,
+    warp: Option<Inverse>,
+    /// When it is, in seconds.
+    secs: f64,
+}
+
+impl Clock {
+    fn new(law: &ArrivalLaw, rng: Pcg64) -> Result<Self, ArrivalError> {
+        if !(law.rate.is_finite() && law.rate > 0.0) {
+            return Err(ArrivalError::Rate(law.rate));
+        }
+        let warp = match law.pattern {
+            Some(pattern) => pattern.inverse()?,
+            None => None,
+        };
+        Ok(Self {
+            sampler: Sampler::new(law.gaps)?,
+            rng,
+            total: 0.0,
+            stretch: 1.0,
+            rate: law.rate,
+            warp,
+            secs: 0.0,
+        })
+    }
+
+    /// Stretches the times so that the arrival number `n` is at n / rate: a first pass over the gaps alone.
+    fn end_at_count(&mut self, n: u32) {
+        let (mut rng, mut total) = (self.rng.clone(), 0.0);
+        for _ in 0..n {
+            total += self.sampler.draw(&mut rng);
+        }
+        if total > 0.0 {
+            self.stretch = f64::from(n) / total;
+        }
+    }
+
+    fn advance(&mut self) {
+        self.total += self.sampler.draw(&mut self.rng);
+        let even = self.total * self.stretch / self.rate;
+        self.secs = match &mut self.warp {
+            // Rounding must not turn two arrivals around.
+            Some(warp) => warp.time(even).max(self.secs),
+            None => even,
+        };
+    }
+}
+
+/// Draws gaps of mean 1.
+#[derive(Debug, Clone, Copy)]
+enum Sampler {
+    Constant,
+    Poisson,
+    Gamma(Gamma<f64>),
+}
+
+impl Sampler {
+    fn new(gaps: Gaps) -> Result<Self, ArrivalError> {
+        Ok(match gaps {
+            Gaps::Constant => Self::Constant,
+            Gaps::Poisson => Self::Poisson,
+            Gaps::Gamma(shape) => {
+                let bad = ArrivalError::Burstiness(shape);
+                if !(shape.is_finite() && shape > 0.0) {
+                    return Err(bad);
+                }
+                Self::Gamma(Gamma::new(shape, 1.0 / shape).map_err(|_| bad)?)
+            }
+        })
+    }
+
+    fn draw(&self, rng: &mut Pcg64) -> f64 {
+        match self {
+            Self::Constant => 1.0,
+            Self::Poisson => Exp1.sample(rng),
+            Self::Gamma(law) => law.sample(rng),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -127,6 +263,23 @@ mod tests {
     use crate::rng::{Purpose, stream};
 
     const N: u32 = 200_000;
+
+    fn times(
+        gaps: Gaps,
+        rate: f64,
+        until: Until,
+        rescale: bool,
+        rng: &mut Pcg64,
+    ) -> Result<Vec<SimTime>, ArrivalError> {
+        let law = ArrivalLaw {
+            gaps,
+            rate,
+            rescale,
+            pattern: None,
+        };
+        let arrivals = Arrivals::new([(law, rng.clone())], until)?;
+        arrivals.map(|a| a.map(|(_, time)| time)).collect()
+    }
 
     fn gaps_of(gaps: Gaps, rate: f64) -> Vec<f64> {
         let mut rng = stream(7, Purpose::Arrivals, 0);

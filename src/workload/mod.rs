@@ -3,5 +3,6 @@
 pub mod arrival;
 pub mod formats;
 pub mod lengths;
+pub mod pattern;
 pub mod synth;
 pub mod trace;

@@ -1,18 +1,16 @@
-//! Synthetic workloads: every random choice drawn once, into a trace of integers.
+//! Synthetic workloads: every random choice drawn once, into integers; one by one ([`stream`]) or all into a trace
+//! ([`synthesize`]).
 
 use std::sync::Arc;
 
-use rand::RngExt;
-use rand_pcg::Pcg64;
-
-use super::arrival::{self, ArrivalError, Gaps, Until};
+use super::arrival::{ArrivalError, ArrivalLaw, MAX_ARRIVALS, Until, expected};
 use super::lengths::{LengthError, LengthLaw};
-use super::trace::{Prefix, Trace, TraceRequest};
-use crate::rng::{Purpose, stream};
+use super::trace::Trace;
 use crate::units::SimTime;
 
-/// Verifications after which a request's accepted drafts repeat.
-const DRAFT_CYCLE: u32 = 64;
+mod requests;
+
+pub use requests::{Requests, stream};
 
 /// Where prompt and output lengths come from (contract section 4).
 #[derive(Debug, Clone, PartialEq)]
@@ -55,24 +53,9 @@ pub struct DraftLaw {
     pub acceptance: f64,
 }
 
-/// Arrivals, when the load model has any.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ArrivalLaw {
-    /// Law of the gaps.
-    pub gaps: Gaps,
-    /// Requests a second.
-    pub rate: f64,
-    /// vLLM's rescaling (rule M10).
-    pub rescale: bool,
-}
-
-/// A whole synthetic workload.
+/// What requests are like, whenever they arrive.
 #[derive(Debug, Clone, PartialEq)]
-pub struct SynthSpec {
-    /// Arrivals; `None` puts all at time 0 (closed-loop and offline load).
-    pub arrivals: Option<ArrivalLaw>,
-    /// How many requests, or until when.
-    pub until: Until,
+pub struct RequestLaw {
     /// Lengths.
     pub lengths: LengthSource,
     /// Shared beginnings.
@@ -81,6 +64,59 @@ pub struct SynthSpec {
     pub priorities: Vec<(i32, f64)>,
     /// Accepted drafts.
     pub drafts: Option<DraftLaw>,
+}
+
+/// One class of requests: an arrival process and laws of its own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RequestClass {
+    /// Its name; it names its random streams too, so that another class or another order changes no draw.
+    pub name: String,
+    /// Its share of the requests; shares are weights.
+    pub share: f64,
+    /// What its requests are like. Its prefix groups are its own.
+    pub requests: RequestLaw,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Mix {
+    /// All requests follow the same laws.
+    One(RequestLaw),
+    /// Classes, each with its share of the rate, merged in order of time; equal times in the order of the classes.
+    Classes(Vec<RequestClass>),
+}
+
+impl Mix {
+    /// The laws of each class.
+    pub fn laws(&self) -> impl Iterator<Item = &RequestLaw> {
+        let (one, classes) = match self {
+            Self::One(law) => (Some(law), &[] as &[RequestClass]),
+            Self::Classes(classes) => (None, classes.as_slice()),
+        };
+        one.into_iter().chain(classes.iter().map(|c| &c.requests))
+    }
+}
+
+/// A whole synthetic workload.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SynthSpec {
+    /// Arrivals of all classes together; `None` puts all at time 0 (closed-loop and offline load).
+    pub arrivals: Option<ArrivalLaw>,
+    /// How many requests, or until when.
+    pub until: Until,
+    /// The requests.
+    pub mix: Mix,
+}
+
+/// When requests arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ArrivalSpan {
+    /// The first.
+    pub first: SimTime,
+    /// The last.
+    pub last: SimTime,
+    /// How many.
+    pub count: u32,
 }
 
 /// Why a workload could not be drawn.
@@ -96,6 +132,12 @@ pub enum SynthError {
     /// The output lengths.
     #[error("output lengths: {0}")]
     Output(LengthError),
+    /// Shares that choose nobody.
+    #[error("the shares of the classes must be numbers from 0 on, and one of them above 0")]
+    Shares,
+    /// More prefix groups than there are numbers for them.
+    #[error("the classes have more than 4294967295 prefix groups in all")]
+    Groups,
     /// No row to draw from.
     #[error("there are no length rows to draw from")]
     NoRows,
@@ -104,255 +146,51 @@ pub enum SynthError {
     NoCount,
 }
 
-/// Draws the workload of one (seed, replication).
+/// Draws the workload of one (seed, replication) into memory: what [`stream`] gives, kept.
 ///
 /// # Errors
-/// [`SynthError`] naming the part at fault.
+/// [`SynthError`] naming the part at fault, also when there are more than [`MAX_ARRIVALS`].
 pub fn synthesize(spec: &SynthSpec, seed: u64, replication: u64) -> Result<Trace, SynthError> {
-    let rng = |purpose| stream(seed, purpose, replication);
-    let arrivals = arrival_times(spec, &mut rng(Purpose::Arrivals))?;
-    let (mut lengths, mut prefixes) = (rng(Purpose::Lengths), rng(Purpose::Prefixes));
-    let (mut classes, mut acceptance) = (rng(Purpose::Classes), rng(Purpose::Acceptance));
-    let mut requests = Vec::with_capacity(arrivals.len());
-    for arrival in arrivals {
-        let (input, output) = spec.lengths.draw(&mut lengths)?;
-        requests.push(TraceRequest {
-            prefix: spec.prefix.and_then(|law| law.draw(input, &mut prefixes)),
-            priority: draw_priority(&spec.priorities, &mut classes),
-            accepted_drafts: spec
-                .drafts
-                .map_or(Vec::new(), |law| law.draw(output, &mut acceptance)),
-            ..TraceRequest::plain(arrival, input, output)
-        });
+    let rate = spec.arrivals.map_or(0.0, |law| law.rate);
+    if expected(rate, spec.until) > f64::from(MAX_ARRIVALS) {
+        return Err(ArrivalError::TooManyInMemory.into());
+    }
+    let mut requests = Vec::new();
+    if let Until::Count(n) = spec.until {
+        requests.reserve_exact(n as usize);
+    }
+    for request in stream(spec, seed, replication)? {
+        if requests.len() >= MAX_ARRIVALS as usize {
+            return Err(ArrivalError::TooManyInMemory.into());
+        }
+        requests.push(request?);
     }
     Ok(Trace { requests })
 }
 
-fn arrival_times(spec: &SynthSpec, rng: &mut Pcg64) -> Result<Vec<SimTime>, SynthError> {
-    match (spec.arrivals, spec.until) {
-        (Some(law), until) => Ok(arrival::times(law.gaps, law.rate, until, law.rescale, rng)?),
-        (None, Until::Count(n)) if n <= arrival::MAX_ARRIVALS => Ok(vec![SimTime::ZERO; n as usize]),
-        (None, Until::Count(_)) => Err(ArrivalError::TooMany.into()),
-        (None, Until::Time(_)) => Err(SynthError::NoCount),
+/// When the requests of one (seed, replication) arrive: a pass over the arrivals alone, without memory; `None`
+/// when there is none.
+///
+/// # Errors
+/// [`SynthError`] when the arrivals cannot be drawn.
+pub fn arrival_span(
+    spec: &SynthSpec,
+    seed: u64,
+    replication: u64,
+) -> Result<Option<ArrivalSpan>, SynthError> {
+    let mut span: Option<ArrivalSpan> = None;
+    for arrival in requests::times(spec, seed, replication)? {
+        let (_, last) = arrival?;
+        let (first, count) = span.map_or((last, 0), |s| (s.first, s.count));
+        span = Some(ArrivalSpan {
+            first,
+            last,
+            count: count + 1,
+        });
     }
-}
-
-impl LengthSource {
-    fn draw(&self, rng: &mut Pcg64) -> Result<(u32, u32), SynthError> {
-        match self {
-            Self::Fixed { input, output } => Ok((*input, *output)),
-            Self::Independent { input, output } => Ok((
-                input.sample(rng).map_err(SynthError::Input)?,
-                output.sample(rng).map_err(SynthError::Output)?,
-            )),
-            Self::Rows(rows) if rows.is_empty() => Err(SynthError::NoRows),
-            // u64 and not usize: the draws must be the same on every platform.
-            Self::Rows(rows) => Ok(rows[rng.random_range(0..rows.len() as u64) as usize]),
-        }
-    }
-}
-
-impl PrefixLaw {
-    /// Both choices are always drawn, so that another share leaves the groups of the others as they were.
-    fn draw(self, input: u32, rng: &mut Pcg64) -> Option<Prefix> {
-        let member = rng.random::<f64>() < self.share;
-        let group = rng.random_range(0..self.groups.max(1));
-        member.then_some(Prefix {
-            group,
-            shared_tokens: self.tokens.min(input),
-            greedy_outputs: false,
-        })
-    }
-}
-
-impl DraftLaw {
-    fn draw(self, output: u32, rng: &mut Pcg64) -> Vec<u8> {
-        let mut verification = || {
-            let mut accepted = 0;
-            while accepted < self.drafts && rng.random::<f64>() < self.acceptance {
-                accepted += 1;
-            }
-            accepted
-        };
-        (0..output.min(DRAFT_CYCLE)).map(|_| verification()).collect()
-    }
-}
-
-fn draw_priority(classes: &[(i32, f64)], rng: &mut Pcg64) -> i32 {
-    let total: f64 = classes.iter().map(|(_, w)| w).sum();
-    let mut left = rng.random::<f64>() * total;
-    for (priority, weight) in classes {
-        left -= weight;
-        if left < 0.0 {
-            return *priority;
-        }
-    }
-    classes.last().map_or(0, |(p, _)| *p)
+    Ok(span)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn spec() -> SynthSpec {
-        SynthSpec {
-            arrivals: Some(ArrivalLaw {
-                gaps: Gaps::Poisson,
-                rate: 2.0,
-                rescale: false,
-            }),
-            until: Until::Count(2000),
-            lengths: LengthSource::Independent {
-                input: LengthLaw::Uniform { min: 10, max: 400 },
-                output: LengthLaw::Lognormal {
-                    median: 60.0,
-                    sigma: 0.7,
-                    min: 1,
-                    max: 512,
-                },
-            },
-            prefix: Some(PrefixLaw {
-                groups: 4,
-                tokens: 96,
-                share: 0.5,
-            }),
-            priorities: vec![(0, 3.0), (5, 1.0)],
-            drafts: None,
-        }
-    }
-
-    #[test]
-    fn a_seed_and_a_replication_fix_every_row() {
-        let base = synthesize(&spec(), 1, 0).unwrap();
-        assert_eq!(base, synthesize(&spec(), 1, 0).unwrap());
-        assert_ne!(base, synthesize(&spec(), 1, 1).unwrap());
-        assert_ne!(base, synthesize(&spec(), 2, 0).unwrap());
-    }
-
-    #[test]
-    fn another_rate_or_share_leaves_the_other_choices_alone() {
-        let base = synthesize(&spec(), 1, 0).unwrap();
-        let mut changed = spec();
-        changed.arrivals = Some(ArrivalLaw {
-            gaps: Gaps::Constant,
-            rate: 9.0,
-            rescale: false,
-        });
-        changed.prefix = Some(PrefixLaw {
-            groups: 4,
-            tokens: 96,
-            share: 0.9,
-        });
-        let other = synthesize(&changed, 1, 0).unwrap();
-        for (a, b) in base.requests.iter().zip(&other.requests) {
-            assert_eq!(
-                (a.input_tokens, a.max_output_tokens),
-                (b.input_tokens, b.max_output_tokens)
-            );
-            assert_eq!(a.priority, b.priority);
-            if a.prefix.is_some() {
-                assert_eq!(a.prefix, b.prefix, "members stay members as the share rises");
-            }
-        }
-    }
-
-    /// Binomial counts within four standard deviations.
-    #[test]
-    fn shares_and_weights_are_met() {
-        let t = synthesize(&spec(), 1, 0).unwrap();
-        let near = |count: usize, p: f64| {
-            let (mean, sd) = (2000.0 * p, (2000.0 * p * (1.0 - p)).sqrt());
-            assert!(
-                (count as f64 - mean).abs() < 4.0 * sd,
-                "{count} of 2000, expected {mean}"
-            );
-        };
-        near(t.requests.iter().filter(|r| r.prefix.is_some()).count(), 0.5);
-        near(t.requests.iter().filter(|r| r.priority == 5).count(), 0.25);
-        for r in &t.requests {
-            assert!(
-                r.prefix
-                    .is_none_or(|p| p.group < 4 && p.shared_tokens == r.input_tokens.min(96))
-            );
-        }
-    }
-
-    #[test]
-    fn rows_are_drawn_jointly() {
-        let rows: Arc<[(u32, u32)]> = vec![(10, 100), (20, 200)].into();
-        let s = SynthSpec {
-            lengths: LengthSource::Rows(rows),
-            ..spec()
-        };
-        let t = synthesize(&s, 1, 0).unwrap();
-        assert!(
-            t.requests
-                .iter()
-                .all(|r| r.max_output_tokens == 10 * r.input_tokens)
-        );
-        let first = t.requests.iter().filter(|r| r.input_tokens == 10).count();
-        assert!((first as f64 - 1000.0).abs() < 4.0 * 500f64.sqrt(), "{first}");
-    }
-
-    /// With chance a and k drafts, the mean accepted is a + a^2 + ... + a^k.
-    #[test]
-    fn accepted_drafts_have_their_mean() {
-        let s = SynthSpec {
-            drafts: Some(DraftLaw {
-                drafts: 3,
-                acceptance: 0.6,
-            }),
-            ..spec()
-        };
-        let t = synthesize(&s, 1, 0).unwrap();
-        let all: Vec<f64> = t
-            .requests
-            .iter()
-            .flat_map(|r| r.accepted_drafts.iter().map(|a| f64::from(*a)))
-            .collect();
-        let mean = all.iter().sum::<f64>() / all.len() as f64;
-        assert!(
-            (mean - (0.6 + 0.36 + 0.216)).abs() < 4.0 * 1.2 / (all.len() as f64).sqrt(),
-            "{mean}"
-        );
-    }
-
-    #[test]
-    fn the_first_rows_do_not_change_between_releases() {
-        let t = synthesize(&spec(), 1, 0).unwrap();
-        let rows: Vec<_> = t.requests[..3]
-            .iter()
-            .map(|r| {
-                (
-                    r.arrival.0,
-                    r.input_tokens,
-                    r.max_output_tokens,
-                    r.prefix.map(|p| p.group),
-                    r.priority,
-                )
-            })
-            .collect();
-        assert_eq!(rows, PINNED);
-    }
-
-    const PINNED: [(u64, u32, u32, Option<u32>, i32); 3] = [
-        (640_311_690, 345, 124, None, 0),
-        (1_216_957_850, 97, 10, None, 0),
-        (1_820_111_684, 370, 83, Some(0), 5),
-    ];
-
-    #[test]
-    fn nothing_to_draw_from_is_an_error() {
-        let s = SynthSpec {
-            lengths: LengthSource::Rows(Arc::from([])),
-            ..spec()
-        };
-        assert_eq!(synthesize(&s, 1, 0), Err(SynthError::NoRows));
-        let s = SynthSpec {
-            arrivals: None,
-            until: Until::Time(SimTime(5)),
-            ..spec()
-        };
-        assert_eq!(synthesize(&s, 1, 0), Err(SynthError::NoCount));
-    }
-}
+#[path = "synth_tests.rs"]
+mod tests;

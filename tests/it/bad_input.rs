@@ -161,6 +161,91 @@ const FILE_CASES: &[(&str, &str, &[&str])] = &[
         "sweep: {search: {capacity: {rate: [9, 2]}}}\nmeasure:",
         &["capacity.rate", "the first above 0"],
     ),
+    (
+        "{process: poisson, rate: 4}",
+        "{process: poisson, rate: 4, pattern: {weekends: 0.6}}",
+        &["line 11", "did you mean 'weekend'"],
+    ),
+    (
+        "{process: poisson, rate: 4}",
+        "{process: poisson, rate: 4, pattern: {daily_peak_to_mean: 2.5}}",
+        &["load.arrival.pattern.daily_peak_to_mean", "allowed: 1 to 2"],
+    ),
+    (
+        "{process: poisson, rate: 4}",
+        "{process: poisson, rate: 4, pattern: {daily_peak_to_mean: 1.5, peak_hour: 25}}",
+        &["load.arrival.pattern.peak_hour", "allowed: 0 to 24"],
+    ),
+    (
+        "{process: poisson, rate: 4}",
+        "{process: poisson, rate: 4, pattern: {weekend: -1}}",
+        &["load.arrival.pattern.weekend", "found -1"],
+    ),
+    (
+        "{process: poisson, rate: 4}",
+        "{process: poisson, rate: 4, pattern: {peak_hour: 3}}",
+        &["load.arrival.pattern.peak_hour", "give daily_peak_to_mean too"],
+    ),
+    (
+        "{process: poisson, rate: 4}",
+        "{process: poisson, rate: 4, pattern: {starts: monday}}",
+        &["load.arrival.pattern.starts", "give weekend too"],
+    ),
+    (
+        "{process: poisson, rate: 4}",
+        "{process: poisson, rate: 4, pattern: {weekend: 0.5, starts: munday}}",
+        &["line 11", "did you mean 'monday'"],
+    ),
+    (
+        "{process: poisson, rate: 4}",
+        "{process: poisson, rate: 4, rescale: true, pattern: {weekend: 0.5}}",
+        &["load.arrival.rescale", "keep one of"],
+    ),
+    (
+        "model: open-loop, arrival: {process: poisson, rate: 4}",
+        "model: offline, arrival: {pattern: {weekend: 0.5}}",
+        &["load.arrival.pattern", "open-loop"],
+    ),
+    (
+        "lengths: {fixed: {input: 100, output: 20}}",
+        "prefix: {groups: 1, tokens: 1, share: 1}",
+        &["workload.synthetic.lengths", "classes"],
+    ),
+    (
+        "lengths: {fixed: {input: 100, output: 20}}",
+        "classes: []",
+        &["workload.synthetic.classes", "found 0 classes"],
+    ),
+    (
+        "lengths: {fixed: {input: 100, output: 20}}",
+        "classes: [{name: a, share: 0.5, lengths: {fixed: {input: 1, output: 2}}}]",
+        &["workload.synthetic.classes", "sum to 0.5"],
+    ),
+    (
+        "lengths: {fixed: {input: 100, output: 20}}",
+        "classes: [{name: a, share: 0.5, lengths: {fixed: {input: 1, output: 2}}}, {name: a, share: 0.5, lengths: {fixed: {input: 1, output: 2}}}]",
+        &["workload.synthetic.classes.1.name", "a name of its own"],
+    ),
+    (
+        "lengths: {fixed: {input: 100, output: 20}}",
+        "classes: [{name: a, shar: 1, lengths: {fixed: {input: 1, output: 2}}}]",
+        &["did you mean 'share'"],
+    ),
+    (
+        "lengths: {fixed: {input: 100, output: 20}}",
+        "classes: [{name: a, share: 1, lengths: {fixed: {input: 0, output: 2}}}]",
+        &["workload.synthetic.classes.0.lengths.fixed.input", "found 0"],
+    ),
+    (
+        "lengths: {fixed: {input: 100, output: 20}}",
+        "lengths: {fixed: {input: 1, output: 2}}\n    classes: [{name: a, share: 1, lengths: {fixed: {input: 1, output: 2}}}]",
+        &["workload.synthetic.lengths", "move it into each"],
+    ),
+    (
+        "lengths: {fixed: {input: 100, output: 20}}",
+        "classes: [{name: a, share: 1, lengths: {fixed: {input: 1, output: 2}}, priorities: [{priority: 1, share: 0.5}]}}]",
+        &["workload.synthetic.classes.0.priorities", "sum to 0.5"],
+    ),
     ("kneeboard: 1", "{", &["line"]),
     ("kneeboard: 1", "\u{0}", &["line"]),
     ("kneeboard: 1", "--- {}\n--- {}\n", &["s.yaml"]),

@@ -71,7 +71,7 @@ fn a_synthesised_trace_reads_back_as_the_scenario_draws_it() {
     let plan = kneeboard::scenario::Plan::load(scenario.as_ref(), &[]).unwrap();
     assert_eq!(
         kneeboard::workload::formats::csv::read_trace(&path).unwrap(),
-        plan.trace(2).unwrap()
+        *plan.trace(2).unwrap()
     );
     let out = kneeboard()
         .args(["trace", "inspect", "--json"])

@@ -1,7 +1,7 @@
 //! Measured data beside the checkout, which users do not have.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Names the folder of measured data if it does not stand at `../shared/data`.
 pub const VARIABLE: &str = "KNEEBOARD_SHARED_DATA";
@@ -31,6 +31,30 @@ pub fn data_set(test: &str, name: &str) -> Option<PathBuf> {
     );
     std::io::stderr().write_all(line.as_bytes()).ok();
     None
+}
+
+/// Whether the files beside the checkout that a shipped scenario names are there; if not, with a visible word.
+///
+/// # Panics
+/// As [`data_set`].
+pub fn has_its_data(test: &str, scenario: &Path) -> bool {
+    let text = std::fs::read_to_string(scenario).unwrap();
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data");
+    if !text.contains("shared/data/") || beside.is_dir() {
+        return true;
+    }
+    assert!(
+        std::env::var_os("KNEEBOARD_REQUIRE_SHARED").is_none() || std::env::var_os(VARIABLE).is_some(),
+        "{test}: {} is absent, but required here",
+        beside.display()
+    );
+    let line = format!(
+        "SKIPPED {test} for {}: no {}\n",
+        scenario.display(),
+        beside.display()
+    );
+    std::io::stderr().write_all(line.as_bytes()).ok();
+    false
 }
 
 /// Data in the repository.

@@ -21,9 +21,29 @@ pub enum Workload {
 pub struct Synthetic {
     /// How many requests. Left out, an open-loop load offers requests until measure.warmup + measure.window.
     pub num_requests: Option<u32>,
+    /// Prompt and output lengths, unless there are classes.
+    pub lengths: Option<Lengths>,
+    /// Shared prompt beginnings.
+    pub prefix: Option<PrefixGroups>,
+    /// Classes of priority; left out, all are 0.
+    pub priorities: Option<Vec<PriorityClass>>,
+    /// Chance that a speculative draft is accepted, given that all before it were.
+    pub draft_acceptance: Option<Finite>,
+    /// Kinds of requests, each with laws of its own in place of those above.
+    pub classes: Option<Vec<RequestClass>>,
+}
+
+/// One kind of requests: an arrival process of its share of load.arrival.rate, and laws of its own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RequestClass {
+    /// Its name, which names its random draws too: other classes and their order do not change them.
+    pub name: String,
+    /// Share of the requests; shares must sum to 1.
+    pub share: Finite,
     /// Prompt and output lengths.
     pub lengths: Lengths,
-    /// Shared prompt beginnings.
+    /// Shared prompt beginnings, shared within the class.
     pub prefix: Option<PrefixGroups>,
     /// Classes of priority; left out, all are 0.
     pub priorities: Option<Vec<PriorityClass>>,
@@ -39,7 +59,8 @@ pub enum Lengths {
     Fixed(FixedLengths),
     /// Prompt and output drawn independently of each other, which real requests are not: reports say so.
     Independent(IndependentLengths),
-    /// A CSV file with columns input_tokens and output_tokens: whole rows are drawn with replacement.
+    /// A CSV file with columns input_tokens and output_tokens (or another tool's names of them, see docs/FORMATS.md):
+    /// whole rows are drawn with replacement.
     Rows(String),
 }
 
@@ -170,7 +191,8 @@ pub enum LoadKind {
 pub struct Arrival {
     /// Which process; `trace` replays the times of a trace file.
     pub process: Option<Process>,
-    /// Requests a second. With `trace` it stretches the time axis to this mean rate.
+    /// Requests a second; with a pattern, the mean over a week. With `trace` it stretches the time axis to this mean
+    /// rate.
     pub rate: Option<Finite>,
     /// Shape of gamma gaps, as in vLLM's benchmark: 1 is Poisson, below 1 burstier.
     pub burstiness: Option<Finite>,
@@ -178,6 +200,37 @@ pub struct Arrival {
     pub rescale: Option<bool>,
     /// Factor on the times of a trace: 0.5 doubles the load.
     pub time_scale: Option<Finite>,
+    /// How the rate goes with the time of the day and of the week; left out, it stands still.
+    pub pattern: Option<RatePattern>,
+}
+
+/// A rate that goes with the time. Time 0 is a midnight, load.arrival.rate the mean over a week, and the gaps keep
+/// the law and the burstiness of the process.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RatePattern {
+    /// Highest rate of a day over the mean of that day, on a sine wave; 1 to 2, 1 = no wave.
+    pub daily_peak_to_mean: Option<Finite>,
+    /// Hour of the highest rate, 0 to 24.
+    pub peak_hour: Option<Finite>,
+    /// Mean rate of Saturdays and Sundays over that of the other days; from 0 on, 1 = all days alike.
+    pub weekend: Option<Finite>,
+    /// The day that begins at time 0.
+    pub starts: Option<Day>,
+}
+
+/// A day of the week.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs)]
+pub enum Day {
+    Monday,
+    Tuesday,
+    Wednesday,
+    Thursday,
+    Friday,
+    Saturday,
+    Sunday,
 }
 
 /// Arrival processes.

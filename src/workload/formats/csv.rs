@@ -1,52 +1,54 @@
-//! The project's own trace format: CSV, one row a request, strict (docs/FORMATS.md).
+//! The project's own trace format: CSV, one row a request, strict (docs/FORMATS.md); other tools' names of its columns
+//! are known.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
-use ::csv::{ReaderBuilder, StringRecord, Trim};
-
-use crate::input::{self, InputError, csv_line};
+use crate::input::{InputError, TextFile};
 use crate::units::SimTime;
-use crate::workload::lengths::MAX_TOKENS;
-use crate::workload::trace::{Prefix, Trace, TraceRequest};
+use crate::workload::arrival::MAX_ARRIVALS;
+use crate::workload::trace::{Trace, TraceRequest};
 
-/// Every column a trace may have.
-pub const COLUMNS: [&str; 11] = [
-    "id",
-    "arrival_s",
-    "arrival_ns",
-    "input_tokens",
-    "output_tokens",
-    "prefix_group",
-    "prefix_tokens",
-    "session",
-    "priority",
-    "eos_at",
-    "seed",
-];
+mod columns;
+mod rows;
 
-/// Reads a trace file (`.csv` or `.csv.gz`).
+pub use columns::{ALIASES, COLUMNS};
+use rows::Rows;
+
+/// Reads a trace file (`.csv` or `.csv.gz`) into memory.
 ///
 /// # Errors
 /// [`InputError`] with the line: an unknown or missing column, a value that is none, arrivals out of order,
-/// or no row at all.
+/// no row at all, or more than [`MAX_ARRIVALS`].
 pub fn read_trace(path: &Path) -> Result<Trace, InputError> {
-    parse_trace(&input::read_text(path)?, &path.display().to_string())
+    let mut requests = Vec::new();
+    for request in stream_trace(path)? {
+        if requests.len() >= MAX_ARRIVALS as usize {
+            return Err(too_long(path));
+        }
+        requests.push(request?);
+    }
+    Ok(Trace { requests })
 }
 
-/// Reads the (input, output) token pairs of a file in the same format; arrivals are not needed.
+/// What to say of a trace that memory is not to hold.
+pub fn too_long(path: &Path) -> InputError {
+    InputError::in_file(
+        path,
+        format!("has more than {MAX_ARRIVALS} rows, which are not kept in memory"),
+    )
+    .allowed("`kneeboard simulate --summary-only` takes them one by one")
+}
+
+/// The requests of a trace file, read as they are asked for: memory does not grow with their number.
 ///
 /// # Errors
-/// As [`read_trace`].
-pub fn read_length_rows(path: &Path) -> Result<Vec<(u32, u32)>, InputError> {
-    let origin = path.display().to_string();
-    let text = input::read_text(path)?;
-    let mut rows = Vec::new();
-    each_row(&text, &origin, |row| {
-        rows.push((row.tokens("input_tokens")?, row.tokens("output_tokens")?));
-        Ok(())
-    })?;
-    Ok(rows)
+/// As [`read_trace`], for the header; what is wrong with a row is told when it is reached, and ends the requests.
+pub fn stream_trace(path: &Path) -> Result<TraceRows<TextFile>, InputError> {
+    Ok(TraceRows {
+        rows: Rows::open(path)?,
+        before: SimTime::ZERO,
+    })
 }
 
 /// [`read_trace`] on text already read.
@@ -54,30 +56,88 @@ pub fn read_length_rows(path: &Path) -> Result<Vec<(u32, u32)>, InputError> {
 /// # Errors
 /// As [`read_trace`].
 pub fn parse_trace(text: &str, origin: &str) -> Result<Trace, InputError> {
-    let mut requests: Vec<TraceRequest> = Vec::new();
-    each_row(text, origin, |row| {
-        let arrival = row.arrival()?;
-        if let Some(before) = requests.last()
-            && arrival < before.arrival
-        {
-            return Err(row
-                .error(format!(
-                    "arrival {} s comes before the row above ({} s)",
-                    arrival.as_secs_f64(),
-                    before.arrival.as_secs_f64()
-                ))
-                .allowed("rows must be in order of arrival: sort the file"));
+    let rows = TraceRows {
+        rows: Rows::of_text(text, origin)?,
+        before: SimTime::ZERO,
+    };
+    Ok(Trace {
+        requests: rows.collect::<Result<_, _>>()?,
+    })
+}
+
+/// Requests read one by one, in order of arrival.
+#[derive(Debug)]
+pub struct TraceRows<R> {
+    rows: Rows<R>,
+    before: SimTime,
+}
+
+impl<R: Read> Iterator for TraceRows<R> {
+    type Item = Result<TraceRequest, InputError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Self { rows, before } = self;
+        rows.next(|row| {
+            let arrival = row.arrival()?;
+            if arrival < *before {
+                return Err(row
+                    .error(format!(
+                        "arrival {} s comes before the row above ({} s)",
+                        arrival.as_secs_f64(),
+                        before.as_secs_f64()
+                    ))
+                    .allowed("rows must be in order of arrival: sort the file"));
+            }
+            *before = arrival;
+            Ok(TraceRequest {
+                prefix: row.prefix()?,
+                priority: row.optional(row.places.priority)?.unwrap_or(0),
+                eos_at: row.optional::<u32>(row.places.eos_at)?.filter(|e| *e > 0),
+                ..TraceRequest::plain(arrival, row.input_tokens()?, row.output_tokens()?)
+            })
+        })
+    }
+}
+
+/// Lengths of requests, to be drawn from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LengthRows {
+    /// (input, output) tokens of each row.
+    pub rows: Vec<(u32, u32)>,
+    /// Rows without an input or an output, which are no requests and are left out.
+    pub left_out: u32,
+}
+
+/// Reads the (input, output) token pairs of a file in the same format; arrivals are not needed.
+///
+/// # Errors
+/// As [`read_trace`].
+pub fn read_length_rows(path: &Path) -> Result<LengthRows, InputError> {
+    let mut found = LengthRows {
+        rows: Vec::new(),
+        left_out: 0,
+    };
+    let mut rows = Rows::open(path)?;
+    while let Some(lengths) = rows.next(|row| row.lengths()) {
+        match lengths? {
+            (0, _) | (_, 0) => found.left_out += 1,
+            lengths if found.rows.len() < MAX_ARRIVALS as usize => found.rows.push(lengths),
+            _ => {
+                return Err(InputError::in_file(
+                    path,
+                    format!("has more than {MAX_ARRIVALS} rows of lengths"),
+                )
+                .allowed("draw from fewer rows"));
+            }
         }
-        let (input, output) = (row.tokens("input_tokens")?, row.tokens("output_tokens")?);
-        requests.push(TraceRequest {
-            prefix: row.prefix()?,
-            priority: row.optional("priority")?.unwrap_or(0),
-            eos_at: row.optional::<u32>("eos_at")?.filter(|e| *e > 0),
-            ..TraceRequest::plain(arrival, input, output)
-        });
-        Ok(())
-    })?;
-    Ok(Trace { requests })
+    }
+    if found.rows.is_empty() {
+        return Err(
+            InputError::in_file(path, "each row has 0 input or 0 output tokens")
+                .allowed("at least one row with tokens is needed"),
+        );
+    }
+    Ok(found)
 }
 
 /// Writes a trace in this format; reading it gives the same trace back (accepted drafts are not kept).
@@ -85,173 +145,108 @@ pub fn parse_trace(text: &str, origin: &str) -> Result<Trace, InputError> {
 /// # Errors
 /// Those of the writer.
 pub fn write_trace(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
+    write_header(out)?;
+    trace.requests.iter().try_for_each(|r| write_row(r, out))
+}
+
+/// The header of what [`write_row`] writes.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write_header(out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
         "arrival_ns,input_tokens,output_tokens,prefix_group,prefix_tokens,session,priority,eos_at"
-    )?;
-    for r in &trace.requests {
-        let (group, shared, session) = match r.prefix {
-            None => (-1, 0, 0),
-            Some(p) if p.shared_tokens == u32::MAX => (i64::from(p.group), r.input_tokens, 1),
-            Some(p) => (i64::from(p.group), p.shared_tokens, 0),
-        };
-        writeln!(
-            out,
-            "{},{},{},{group},{shared},{session},{},{}",
-            r.arrival.0,
-            r.input_tokens,
-            r.max_output_tokens,
-            r.priority,
-            r.eos_at.map_or(String::new(), |e| e.to_string())
-        )?;
-    }
-    Ok(())
+    )
 }
 
-struct Row<'a> {
-    origin: &'a str,
-    line: u64,
-    header: &'a StringRecord,
-    record: &'a StringRecord,
-}
-
-fn each_row(
-    text: &str,
-    origin: &str,
-    mut take: impl FnMut(&Row<'_>) -> Result<(), InputError>,
-) -> Result<(), InputError> {
-    let mut reader = ReaderBuilder::new().trim(Trim::All).from_reader(text.as_bytes());
-    let broken = |e: &::csv::Error| {
-        let line = csv_line(text, e.position()).max(1);
-        let found = match e.kind() {
-            ::csv::ErrorKind::UnequalLengths {
-                expected_len, len, ..
-            } => {
-                format!("the row has {len} fields, the header {expected_len}")
-            }
-            _ => "not a CSV row".to_owned(),
-        };
-        InputError::new(origin, found).at(format!("line {line}"))
+/// One request as a row.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write_row(r: &TraceRequest, out: &mut dyn Write) -> io::Result<()> {
+    let (group, shared, session) = match r.prefix {
+        None => (-1, 0, 0),
+        Some(p) if p.shared_tokens == u32::MAX => (i64::from(p.group), r.input_tokens, 1),
+        Some(p) => (i64::from(p.group), p.shared_tokens, 0),
     };
-    let header = reader.headers().map_err(|e| broken(&e))?.clone();
-    check_header(&header, origin)?;
-    let mut any = false;
-    for record in reader.records() {
-        let record = record.map_err(|e| broken(&e))?;
-        any = true;
-        take(&Row {
-            origin,
-            line: csv_line(text, record.position()),
-            header: &header,
-            record: &record,
-        })?;
-    }
-    if any {
-        return Ok(());
-    }
-    Err(InputError::new(origin, "the trace is empty").allowed("at least one row below the header is needed"))
-}
-
-fn check_header(header: &StringRecord, origin: &str) -> Result<(), InputError> {
-    let error = |found: String| {
-        InputError::new(origin, found)
-            .at("line 1")
-            .allowed(format!("columns: {}", COLUMNS.join(", ")))
-    };
-    for (i, name) in header.iter().enumerate() {
-        if !COLUMNS.contains(&name) {
-            return Err(error(format!("unknown column '{name}'")).nearest_of(name, COLUMNS));
-        }
-        if header.iter().take(i).any(|n| n == name) {
-            return Err(error(format!("the column '{name}' is given twice")));
-        }
-    }
-    for needed in ["input_tokens", "output_tokens"] {
-        if !header.iter().any(|n| n == needed) {
-            return Err(error(format!("the column '{needed}' is missing")));
-        }
-    }
-    Ok(())
-}
-
-impl Row<'_> {
-    fn error(&self, found: String) -> InputError {
-        InputError::new(self.origin, found).at(format!("line {}", self.line))
-    }
-
-    fn text(&self, column: &str) -> Option<&str> {
-        let i = self.header.iter().position(|n| n == column)?;
-        self.record.get(i).filter(|t| !t.is_empty())
-    }
-
-    fn optional<T: std::str::FromStr>(&self, column: &str) -> Result<Option<T>, InputError> {
-        self.text(column)
-            .map(|t| {
-                t.parse().map_err(|_| {
-                    self.error(format!("{column} is '{t}'")).allowed(format!(
-                        "allowed: a number that fits {}",
-                        std::any::type_name::<T>()
-                    ))
-                })
-            })
-            .transpose()
-    }
-
-    fn tokens(&self, column: &str) -> Result<u32, InputError> {
-        let allowed = format!("allowed: 1 to {MAX_TOKENS} tokens");
-        match self.optional::<u32>(column)? {
-            Some(n) if (1..=MAX_TOKENS).contains(&n) => Ok(n),
-            Some(n) => Err(self.error(format!("{column} is {n}")).allowed(allowed)),
-            None => Err(self.error(format!("{column} is empty")).allowed(allowed)),
-        }
-    }
-
-    fn arrival(&self) -> Result<SimTime, InputError> {
-        match (
-            self.optional::<u64>("arrival_ns")?,
-            self.optional::<f64>("arrival_s")?,
-        ) {
-            (Some(ns), None) => Ok(SimTime(ns)),
-            (None, Some(s)) => SimTime::try_from_secs_f64(s).map_err(|e| {
-                self.error(format!("arrival_s: {e}"))
-                    .allowed("allowed: seconds from 0 on")
-            }),
-            (Some(_), Some(_)) => Err(self
-                .error("both arrival_s and arrival_ns are given".to_owned())
-                .allowed("keep one of the two columns")),
-            (None, None) => Err(self
-                .error("no arrival".to_owned())
-                .allowed("a column arrival_s (seconds) or arrival_ns (nanoseconds) is needed")),
-        }
-    }
-
-    fn prefix(&self) -> Result<Option<Prefix>, InputError> {
-        let session = match self.optional::<u8>("session")? {
-            None | Some(0) => false,
-            Some(1) => true,
-            Some(n) => return Err(self.error(format!("session is {n}")).allowed("allowed: 0 or 1")),
-        };
-        let tokens = self.optional::<u32>("prefix_tokens")?.unwrap_or(0);
-        match self.optional::<i64>("prefix_group")? {
-            None | Some(i64::MIN..=-1) if session || tokens > 0 => Err(self
-                .error("prefix_tokens or session without a prefix_group".to_owned())
-                .allowed("give a prefix_group from 0 on, or leave both at 0")),
-            None | Some(i64::MIN..=-1) => Ok(None),
-            Some(group) => Ok(Some(Prefix {
-                group: u32::try_from(group).map_err(|_| {
-                    self.error(format!("prefix_group is {group}"))
-                        .allowed("allowed: up to 4294967295")
-                })?,
-                shared_tokens: if session { u32::MAX } else { tokens },
-                greedy_outputs: false,
-            })),
-        }
-    }
+    writeln!(
+        out,
+        "{},{},{},{group},{shared},{session},{},{}",
+        r.arrival.0,
+        r.input_tokens,
+        r.max_output_tokens,
+        r.priority,
+        r.eos_at.map_or(String::new(), |e| e.to_string())
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::trace::Prefix;
+
+    fn file(name: &str, text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        (folder, path)
+    }
+
+    #[test]
+    fn columns_may_have_the_names_of_other_tools() {
+        let text = "request_id,arrival_s,prefill,decode\n7,0.5,10,3\n";
+        let plain = TraceRequest::plain(SimTime(500_000_000), 10, 3);
+        assert_eq!(parse_trace(text, "t.csv").unwrap().requests, [plain]);
+        let twice = "arrival_s,prefill,decode,input_tokens\n0.5,10,3,10\n";
+        let error = parse_trace(twice, "t.csv").unwrap_err().to_string();
+        assert!(error.contains("input_tokens' is given twice"), "{error}");
+        let zero = "arrival_s,prefill,decode\n0.5,0,3\n";
+        let error = parse_trace(zero, "t.csv").unwrap_err().to_string();
+        assert!(error.contains("line 2: prefill is 0"), "{error}");
+        for header in [
+            "TIMESTAMP,ContextTokens,GeneratedTokens",
+            "id,input_length,output_length",
+            "pd_ratio,num_prefill_tokens,num_decode_tokens",
+        ] {
+            let (_folder, path) = file("rows.csv", &format!("{header}\n1,4,5\n2,0,5\n3,6,7\n"));
+            let got = read_length_rows(&path).unwrap();
+            assert_eq!((got.rows, got.left_out), (vec![(4, 5), (6, 7)], 1));
+        }
+        let (_folder, path) = file("rows.csv", "input_length,output_length\n0,5\n");
+        assert!(read_length_rows(&path).is_err(), "no row is left");
+    }
+
+    /// Rows are told in order until the bad one, which ends them.
+    #[test]
+    fn a_streamed_trace_tells_what_is_wrong_when_it_comes_to_it() {
+        let (_folder, path) = file(
+            "t.csv",
+            "arrival_s,input_tokens,output_tokens\r\n1,1,1\r\n0.5,1,1\r\n2,1,1\r\n",
+        );
+        let mut rows = stream_trace(&path).unwrap();
+        assert!(rows.next().unwrap().is_ok());
+        let error = rows.next().unwrap().unwrap_err().to_string();
+        assert!(
+            error.contains("line 3") && error.contains("sort the file"),
+            "{error}"
+        );
+        assert!(rows.next().is_none());
+        assert_eq!(read_trace(&path).unwrap_err().to_string(), error);
+    }
+
+    #[test]
+    fn a_row_without_end_is_refused_before_memory_is() {
+        let (_folder, path) = file(
+            "t.csv",
+            &format!(
+                "arrival_s,input_tokens,output_tokens\n\"{}",
+                "1\n".repeat(2 << 20)
+            ),
+        );
+        let error = read_trace(&path).unwrap_err().to_string();
+        assert!(error.contains("more than 1 MiB"), "{error}");
+    }
 
     #[test]
     fn seconds_nanoseconds_prefixes_and_sessions_are_read() {

@@ -1,0 +1,73 @@
+//! What results of a plan must say about their own limits.
+
+use super::{Plan, WorkSource};
+use crate::profile::Facts;
+use crate::workload::synth::{LengthSource, RequestLaw};
+
+impl Plan {
+    /// What results must say about their own limits.
+    pub fn limitations(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        let independent = |law: &RequestLaw| matches!(law.lengths, LengthSource::Independent { .. });
+        if let WorkSource::Draw(spec) = &self.work
+            && spec.mix.laws().any(independent)
+        {
+            out.push("prompt and output lengths are drawn independently of each other".to_owned());
+        }
+        for (path, used, left_out) in self.files.with_rows_left_out() {
+            out.push(format!(
+                "lengths are drawn from {used} rows of {}; {left_out} more have 0 input or 0 output tokens and are \
+                 left out",
+                path.display()
+            ));
+        }
+        if self.memory().is_some() {
+            let doubtful = self.doubtful_figures();
+            let from = match doubtful.as_slice() {
+                [] => String::new(),
+                names => format!("; doubtful figures behind it: {}", names.join(", ")),
+            };
+            out.push(format!(
+                "the number of KV blocks is derived from memory figures, not measured{from}"
+            ));
+        }
+        out.extend(self.split_limitations());
+        if let Ok(machine) = self.machine() {
+            out.extend(machine.limitations);
+        }
+        if self.is_replay() && self.engine.config.num_speculative_tokens > 0 {
+            out.push("no speculative draft is accepted: a trace file does not say which would be".to_owned());
+        }
+        out
+    }
+
+    /// What the scheduler does not know about how the model is split and what its layers attend to.
+    fn split_limitations(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        let stages = self.scenario.system.parallel.pp.unwrap_or(1);
+        if stages > 1 {
+            out.push(format!(
+                "the {stages} pipeline stages count in memory and in step times that know them; batches in \
+                 different stages do not overlap here"
+            ));
+        }
+        if self.deployment().is_some_and(|d| d.model.windowed_layers() > 0) {
+            out.push(format!(
+                "layers with a sliding window share one pool with the others: it is simulated as the {} blocks of \
+                 full attention that hold as many requests of max_model_len",
+                self.engine.config.num_gpu_blocks
+            ));
+        }
+        out
+    }
+
+    /// Figures behind the derived block count that their profiles mark as doubtful.
+    fn doubtful_figures(&self) -> Vec<String> {
+        let model = self.engine.model.iter().flat_map(Facts::figures);
+        let model = model.filter(|f| !f.name.starts_with("published_") && f.name != "active_parameters");
+        let device = self.engine.accelerator.iter().flat_map(Facts::figures);
+        let memory_only = device.filter(|f| matches!(f.name, "memory_bytes" | "runtime_reserve_bytes"));
+        let doubtful = model.chain(memory_only).filter(|f| f.doubt.is_some());
+        doubtful.map(|f| f.name.to_owned()).collect()
+    }
+}
