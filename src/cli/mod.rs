@@ -187,7 +187,7 @@ fn run(cli: &Cli) -> anyhow::Result<Outcome> {
     }
     match &cli.command {
         Command::Preflight(args) => preflight::run(args, &cli.global),
-        Command::Simulate(args) => simulate::run(args),
+        Command::Simulate(args) => simulate::run(args, &cli.global),
         Command::Sweep(args) => sweep::run(args, &cli.global),
         Command::Capacity(args) => sweep::run_capacity(args, &cli.global),
         Command::Conform(args) => conform::run(args),

@@ -99,6 +99,11 @@ pub(super) fn report(
             .with_context(|| format!("{}: plots cannot be written", folder.display()))?;
     }
     text(&folder.join("report.html"), &page.html())?;
+    resolved(folder, plan)
+}
+
+/// The resolved scenario.
+pub(super) fn resolved(folder: &Path, plan: &Plan) -> anyhow::Result<()> {
     let resolved = serde_json::to_string_pretty(&plan.resolved_tree()?)?;
     // JSON is YAML, so this is a scenario again, whatever quoting its values need.
     text(&folder.join("resolved.yaml"), &(resolved + "\n"))

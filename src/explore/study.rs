@@ -7,11 +7,13 @@ use rayon::prelude::*;
 use super::capacity::{Capacity, Requirement, Search, find_capacity};
 use super::load::{LoadPoint, RunOutcome};
 use crate::input::InputError;
+use crate::metric::saturation::ArrivalSpan;
+use crate::metric::streamed::StreamedSummary;
 use crate::metric::summary::Boundary;
 use crate::metric::{Slo, Summary, SummaryOptions, Window};
 use crate::record::RunRecord;
 use crate::scenario::{Machine, Plan, SloTargets};
-use crate::sim::{self, FrontEnd, SimError, WorldConfig};
+use crate::sim::{self, FrontEnd, LoadModel, SimError, StreamError, WorldConfig};
 use crate::steptime::hull::HullBounds;
 use crate::steptime::{BatchShape, StepTime};
 use crate::units::SimDuration;
@@ -28,6 +30,8 @@ pub enum StudyError {
     Sim(#[from] SimError),
 }
 
+/// Requests after which a streamed run says how far it has come.
+const REQUESTS_A_TICK: u64 = 1 << 16;
 /// Loads of the ladder of a capacity search.
 const LADDER: u32 = 10;
 /// The boundary is narrowed to this share.
@@ -41,6 +45,17 @@ pub struct StudyRun {
     /// Its figures.
     pub summary: Summary,
     /// Share of the steps whose batch lies outside what the step times were fitted to; `None` without a fit.
+    pub extrapolated_share: Option<f64>,
+}
+
+/// The figures of a run whose requests and steps were not kept.
+#[derive(Debug)]
+pub struct SummaryRun {
+    /// Its figures.
+    pub summary: Summary,
+    /// Replicas.
+    pub replicas: usize,
+    /// As of [`StudyRun`].
     pub extrapolated_share: Option<f64>,
 }
 
@@ -84,6 +99,55 @@ impl StepTime for Watched<'_> {
     }
 }
 
+impl Watched<'_> {
+    fn share_outside(self) -> Option<f64> {
+        let (steps, outside) = (self.steps.into_inner(), self.outside.into_inner());
+        (steps > 0).then(|| outside as f64 / steps as f64)
+    }
+}
+
+/// Refuses a run of which nothing was measured.
+fn measures_something(plan: &Plan, summary: &Summary) -> Result<(), InputError> {
+    if summary.funnel.offered > 0 {
+        return Ok(());
+    }
+    Err(
+        InputError::new(plan.origin(), "no request arrives in the measured window")
+            .at("measure")
+            .allowed("shorten the warm-up, widen the window, or offer more requests"),
+    )
+}
+
+/// When the measured requests arrive, by a pass over the workload; `None` if none does.
+fn measured_span(
+    plan: &Plan,
+    replication: u64,
+    load: LoadModel,
+    window: &Window,
+) -> Result<Option<ArrivalSpan>, InputError> {
+    let whole = plan.arrival_span(replication)?;
+    if load == LoadModel::Offline {
+        return Ok(None);
+    }
+    if *window == Window::WHOLE {
+        let (first, last, n) = (whole.first, whole.last, u64::from(whole.count));
+        return Ok(Some(ArrivalSpan { first, last, n }));
+    }
+    let mut span: Option<ArrivalSpan> = None;
+    for request in plan.requests(replication)? {
+        let at = request?.arrival;
+        if window.contains(at) {
+            let known = span.get_or_insert(ArrivalSpan {
+                first: at,
+                last: at,
+                n: 0,
+            });
+            (known.last, known.n) = (at, known.n + 1);
+        }
+    }
+    Ok(span)
+}
+
 impl Study {
     /// Reads the machine that the plan names.
     ///
@@ -119,38 +183,94 @@ impl Study {
 
     fn run_plan(&self, plan: &Plan, replication: u64) -> Result<StudyRun, StudyError> {
         let trace = plan.trace(replication)?;
-        let watched = Watched {
+        let watched = self.watched();
+        let record = sim::run(&self.world(plan), &watched, &trace)?;
+        let summary = Summary::of(&record, &self.summary_options(plan));
+        measures_something(plan, &summary)?;
+        Ok(StudyRun {
+            record,
+            summary,
+            extrapolated_share: watched.share_outside(),
+        })
+    }
+
+    /// The figures alone of one replication at the plan's own load: the run is summarised while it goes on, so memory
+    /// grows neither with requests nor with steps. `read` is called with the number of requests read so far. A closed
+    /// loop, whose arrivals nobody knows beforehand, is recorded whole.
+    ///
+    /// # Errors
+    /// As [`Study::run`].
+    pub fn summarise(&self, replication: u64, read: impl Fn(u64)) -> Result<SummaryRun, StudyError> {
+        let plan = &self.plan;
+        let world = self.world(plan);
+        if matches!(world.load, LoadModel::ClosedLoop { .. }) {
+            let run = self.run(replication)?;
+            return Ok(SummaryRun {
+                summary: run.summary,
+                replicas: run.record.replicas.len(),
+                extrapolated_share: run.extrapolated_share,
+            });
+        }
+        let options = self.summary_options(plan);
+        let span = measured_span(plan, replication, world.load, &options.window)?;
+        let watched = self.watched();
+        let mut count = 0;
+        let requests = plan.requests(replication)?.inspect(|_| {
+            count += 1;
+            if count % REQUESTS_A_TICK == 0 {
+                read(count);
+            }
+        });
+        let listener = || StreamedSummary::new(&options, span, &world.front_end);
+        let told = sim::run_streamed(&world, &watched, requests, listener).map_err(|e| match e {
+            StreamError::Sim(e) => StudyError::Sim(e),
+            StreamError::Requests(e) => StudyError::Input(e),
+        })?;
+        let mut listeners = told.recorders.into_iter();
+        let mut all = listeners.next().unwrap_or_else(listener);
+        listeners.for_each(|other| all.merge(other));
+        let summary = all.finish(told.end, &told.replicas);
+        measures_something(plan, &summary)?;
+        Ok(SummaryRun {
+            summary,
+            replicas: told.replicas.len(),
+            extrapolated_share: watched.share_outside(),
+        })
+    }
+
+    /// As [`Study::summarise`], of every replication in order, one after another: a run keeps all cores busy if it can.
+    ///
+    /// # Errors
+    /// As [`Study::run`].
+    pub fn summaries(&self, read: impl Fn(u64)) -> Result<Vec<SummaryRun>, StudyError> {
+        (0..self.replications())
+            .map(|r| self.summarise(r, &read))
+            .collect()
+    }
+
+    fn watched(&self) -> Watched<'_> {
+        Watched {
             inner: self.machine.step_time.as_ref(),
             bounds: self.bounds,
             steps: AtomicU64::new(0),
             outside: AtomicU64::new(0),
-        };
-        let world = WorldConfig {
+        }
+    }
+
+    fn world(&self, plan: &Plan) -> WorldConfig {
+        WorldConfig {
             front_end: self.machine.front_end,
             ..plan.world(self.machine.host)
-        };
-        let record = sim::run(&world, &watched, &trace)?;
-        let (steps, outside) = (watched.steps.into_inner(), watched.outside.into_inner());
+        }
+    }
+
+    fn summary_options(&self, plan: &Plan) -> SummaryOptions {
         let mut options = summary_options(plan);
         if self.machine.front_end != FrontEnd::default() {
             // Times are then those that clients see.
             options.boundary = Boundary::Serving;
         }
-        let summary = Summary::of(&record, &options);
-        if summary.funnel.offered == 0 {
-            return Err(
-                InputError::new(plan.origin(), "no request arrives in the measured window")
-                    .at("measure")
-                    .allowed("shorten the warm-up, widen the window, or offer more requests")
-                    .into(),
-            );
-        }
-        let extrapolated_share = (steps > 0).then(|| outside as f64 / steps as f64);
-        Ok(StudyRun {
-            record,
-            summary,
-            extrapolated_share,
-        })
+        options
     }
 
     /// All replications at the plan's own load, in order.
