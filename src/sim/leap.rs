@@ -126,6 +126,52 @@ impl Replica {
             end: b.end,
             free_blocks: b.plan.free_blocks,
         }));
+        let is_plain = self.in_flight.len() == 1
+            && self.stall.is_none()
+            && self.host_times.between_steps == SimDuration::ZERO;
+        if is_plain {
+            self.take_plain_steps(horizon, host_at, leap)
+        } else {
+            self.take_any_steps(horizon, host_at, leap)
+        }
+    }
+
+    /// One batch at a time, each starting when the one before ends.
+    fn take_plain_steps(&mut self, horizon: SimTime, host_at: &mut SimTime, leap: &mut Leap) -> u32 {
+        let Some(under_way) = leap.under_way.front_mut() else {
+            return 0;
+        };
+        let mut at = under_way.end.max(*host_at);
+        if at != under_way.end {
+            return 0;
+        }
+        let mut start = under_way.start;
+        for &duration in &leap.durations {
+            let end = at + duration;
+            if at >= horizon || duration == SimDuration::ZERO || end.0 == u64::MAX {
+                break;
+            }
+            leap.starts.push(start);
+            leap.ends.push(at);
+            (start, at) = (at, end);
+        }
+        let taken = leap.ends.len();
+        if taken > 0 {
+            leap.free_blocks.push(under_way.free_blocks);
+            leap.free_blocks.extend_from_slice(&leap.foreseen[..taken - 1]);
+            self.totals.free_blocks_at_end = leap.free_blocks[taken - 1];
+            *under_way = Timed {
+                start,
+                end: at,
+                free_blocks: leap.foreseen[taken - 1],
+            };
+            self.device_free = at;
+            *host_at = start;
+        }
+        taken as u32
+    }
+
+    fn take_any_steps(&mut self, horizon: SimTime, host_at: &mut SimTime, leap: &mut Leap) -> u32 {
         let between = self.host_times.between_steps;
         let mut taken = 0;
         for (&duration, &free_blocks) in leap.durations.iter().zip(&leap.foreseen) {

@@ -12,13 +12,17 @@ use crate::steptime::StepTime;
 use crate::units::SimTime;
 use crate::workload::trace::{Trace, TraceRequest};
 
-/// Requests that are read ahead of a stream at a time.
-const BLOCK: usize = 1 << 16;
+/// Requests that are read ahead of a stream at a time, for each replica and in all.
+const BLOCK_A_REPLICA: usize = 1 << 8;
+const SMALLEST_BLOCK: usize = 1 << 12;
+const LARGEST_BLOCK: usize = 1 << 16;
+/// Recorders of worlds that run apart, at most: enough for many cores, few enough that what each keeps is small.
+const LANES: usize = 16;
 
 /// A run that was told to recorders.
 #[derive(Debug)]
 pub struct Told<R> {
-    /// One recorder for all replicas, or one a replica, in their order.
+    /// Each heard of some of the replicas and of all requests that they served.
     pub recorders: Vec<R>,
     /// Replicas by number.
     pub replicas: Vec<ReplicaTotals>,
@@ -94,7 +98,24 @@ pub fn run_streamed<R: Recorder, E>(
     recorder: impl Fn() -> R,
 ) -> Result<Told<R>, StreamError<E>> {
     let numbered = (0..).zip(requests).map(|(id, request)| Ok((id, request?)));
-    run_told(Pace::Leap, config, step_time, numbered, BLOCK, recorder)
+    run_told(Pace::Leap, config, step_time, numbered, LARGEST_BLOCK, recorder)
+}
+
+/// Worlds that tell one recorder, one after another.
+struct Lane<'a, R: Recorder> {
+    recorder: R,
+    worlds: Vec<World<'a, R>>,
+}
+
+impl<R: Recorder> Lane<'_, R> {
+    fn run_until(&mut self, limit: SimTime) -> Option<SimError> {
+        let recorder = &mut self.recorder;
+        let failures = self
+            .worlds
+            .iter_mut()
+            .filter_map(|w| w.run_until(limit, recorder).err());
+        failures.min_by_key(SimError::at)
+    }
 }
 
 fn run_told<R: Recorder, E>(
@@ -105,17 +126,27 @@ fn run_told<R: Recorder, E>(
     at_once: usize,
     recorder: impl Fn() -> R,
 ) -> Result<Told<R>, StreamError<E>> {
-    let world = |numbers| World::new(config, step_time, numbers, pace, at_once, recorder());
+    let world = |numbers| World::new(config, step_time, numbers, pace, at_once);
     let closed = matches!(config.load, LoadModel::ClosedLoop { .. });
-    let mut worlds: Vec<World<'_, R>> = if closed {
-        vec![world(0..config.replicas)]
-    } else {
-        (0..config.replicas).map(|r| world(r..r + 1)).collect()
-    };
-    let block = if config.load == LoadModel::OpenLoop {
-        BLOCK
-    } else {
-        usize::MAX
+    let parts = if closed { 1 } else { config.replicas as usize };
+    let mut lanes: Vec<Lane<'_, R>> = (0..parts.min(LANES))
+        .map(|_| Lane {
+            recorder: recorder(),
+            worlds: Vec::new(),
+        })
+        .collect();
+    for part in 0..parts {
+        let number = part as u32;
+        let numbers = if closed {
+            0..config.replicas
+        } else {
+            number..number + 1
+        };
+        lanes[part % LANES].worlds.push(world(numbers));
+    }
+    let block = match config.load {
+        LoadModel::OpenLoop => (parts * BLOCK_A_REPLICA).clamp(SMALLEST_BLOCK, LARGEST_BLOCK),
+        _ => usize::MAX,
     };
     let mut next = 0;
     loop {
@@ -124,30 +155,31 @@ fn run_told<R: Recorder, E>(
             let Some(request) = requests.next() else { break };
             let (id, request) = request.map_err(StreamError::Requests)?;
             newest = Some(request.arrival);
-            worlds[next].add(id, request);
-            next = (next + 1) % worlds.len();
+            lanes[next % LANES].worlds[next / LANES].add(id, request);
+            next = (next + 1) % parts;
         }
+        let is_last = newest.is_none() || block == usize::MAX;
         // What arrives at the very instant of the newest request may still be to come.
-        let limit = newest.filter(|_| block == BLOCK).unwrap_or(SimTime(u64::MAX));
-        advance(&mut worlds, limit).map_err(StreamError::Sim)?;
-        if newest.is_none() || block != BLOCK {
+        let limit = newest.filter(|_| !is_last).unwrap_or(SimTime(u64::MAX));
+        advance(&mut lanes, limit).map_err(StreamError::Sim)?;
+        if is_last {
             break;
         }
     }
-    conclude(worlds.into_iter().map(World::end).collect()).map_err(StreamError::Sim)
+    conclude(lanes, parts).map_err(StreamError::Sim)
 }
 
 /// Runs all worlds up to an instant. Of several that cannot go on, the earliest one's error is told.
-fn advance<R: Recorder>(worlds: &mut [World<'_, R>], limit: SimTime) -> Result<(), SimError> {
-    let failures: Vec<SimError> = if worlds.len() == 1 {
-        worlds
+fn advance<R: Recorder>(lanes: &mut [Lane<'_, R>], limit: SimTime) -> Result<(), SimError> {
+    let failures: Vec<SimError> = if lanes.len() == 1 {
+        lanes
             .iter_mut()
-            .filter_map(|w| w.run_until(limit).err())
+            .filter_map(|lane| lane.run_until(limit))
             .collect()
     } else {
-        worlds
+        lanes
             .par_iter_mut()
-            .filter_map(|w| w.run_until(limit).err())
+            .filter_map(|lane| lane.run_until(limit))
             .collect()
     };
     failures.into_iter().min_by_key(SimError::at).map_or(Ok(()), Err)
@@ -155,9 +187,18 @@ fn advance<R: Recorder>(worlds: &mut [World<'_, R>], limit: SimTime) -> Result<(
 
 /// Puts the worlds' ends together. When no event is left, all work must be done: a replica that waits for an event of
 /// its own has lost it; one that does not has been told by its engine that nothing fits and nothing runs.
-fn conclude<R>(worlds: Vec<Ended<R>>) -> Result<Told<R>, SimError> {
+fn conclude<R: Recorder>(lanes: Vec<Lane<'_, R>>, parts: usize) -> Result<Told<R>, SimError> {
+    let mut ends: Vec<Option<Ended>> = (0..parts).map(|_| None).collect();
+    let mut recorders = Vec::new();
+    for (number, mut lane) in lanes.into_iter().enumerate() {
+        for (index, world) in lane.worlds.into_iter().enumerate() {
+            ends[index * LANES + number] = Some(world.end(&mut lane.recorder));
+        }
+        recorders.push(lane.recorder);
+    }
+    let worlds: Vec<Ended> = ends.into_iter().flatten().collect();
     let at = worlds.iter().map(|w| w.end).max().unwrap_or_default();
-    let lost: Vec<&Ended<R>> = worlds.iter().filter(|w| !w.cut_off && w.unfinished > 0).collect();
+    let lost: Vec<&Ended> = worlds.iter().filter(|w| !w.cut_off && w.unfinished > 0).collect();
     if !lost.is_empty() {
         let unfinished = lost.iter().map(|w| w.unfinished).sum();
         return Err(if lost.iter().all(|w| w.stuck) {
@@ -166,14 +207,9 @@ fn conclude<R>(worlds: Vec<Ended<R>>) -> Result<Told<R>, SimError> {
             SimError::LostWakeUp { at, unfinished }
         });
     }
-    let (mut recorders, mut replicas) = (Vec::new(), Vec::new());
-    for world in worlds {
-        recorders.push(world.recorder);
-        replicas.extend(world.totals);
-    }
     Ok(Told {
         recorders,
-        replicas,
+        replicas: worlds.into_iter().flat_map(|w| w.totals).collect(),
         end: at,
     })
 }

@@ -127,8 +127,7 @@ enum Event {
 
 /// What is left of a world when it has ended.
 #[derive(Debug)]
-pub(super) struct Ended<R> {
-    pub recorder: R,
+pub(super) struct Ended {
     /// When its last event happened.
     pub end: SimTime,
     pub totals: Vec<ReplicaTotals>,
@@ -149,7 +148,6 @@ pub(super) struct World<'a, R: Recorder> {
     replicas: Vec<Replica>,
     router: RoundRobin,
     live: LiveRequests<R::Request>,
-    recorder: R,
     /// Requests not sent yet, in sending order.
     unsent: VecDeque<(RequestId, TraceRequest)>,
     /// An open-loop arrival is among the events.
@@ -176,7 +174,6 @@ impl<'a, R: Recorder> World<'a, R> {
         numbers: Range<u32>,
         pace: Pace,
         requests: usize,
-        recorder: R,
     ) -> Self {
         let leaps = pace == Pace::Leap;
         let replicas = numbers
@@ -197,7 +194,6 @@ impl<'a, R: Recorder> World<'a, R> {
             router: RoundRobin::new(replicas.len() as u32),
             replicas,
             live: LiveRequests::new(),
-            recorder,
             unsent: VecDeque::new(),
             arrival_is_due: false,
             has_started: false,
@@ -217,12 +213,12 @@ impl<'a, R: Recorder> World<'a, R> {
     ///
     /// # Errors
     /// [`SimError`] when the run cannot go on.
-    pub fn run_until(&mut self, limit: SimTime) -> Result<(), SimError> {
+    pub fn run_until(&mut self, limit: SimTime, recorder: &mut R) -> Result<(), SimError> {
         let limit = self
             .config
             .deadline
             .map_or(limit, |d| limit.min(SimTime(d.0.saturating_add(1))));
-        self.start_clients();
+        self.start_clients(recorder);
         while let Some(at) = self.kernel.next_at().filter(|&at| at < limit) {
             while self.kernel.next_at() == Some(at) {
                 let event = self.kernel.pop().map_err(|s| SimError::ZeroTimeSpin {
@@ -230,10 +226,10 @@ impl<'a, R: Recorder> World<'a, R> {
                     limit: s.limit,
                 })?;
                 if let Some(event) = event {
-                    self.handle(event);
+                    self.handle(event, recorder);
                 }
             }
-            self.settle(limit);
+            self.settle(limit, recorder);
             if let Some(what) = self.replicas.iter().find_map(Replica::unusable_step) {
                 return Err(SimError::UnusableStepTime { at, what });
             }
@@ -242,24 +238,23 @@ impl<'a, R: Recorder> World<'a, R> {
     }
 
     /// Tells the recorder of what is left.
-    pub fn end(mut self) -> Ended<R> {
+    pub fn end(mut self, recorder: &mut R) -> Ended {
         let cut_off = self.kernel.next_at().is_some();
         let mut around = Surroundings {
             step_time: self.step_time,
             live: &mut self.live,
-            recorder: &mut self.recorder,
+            recorder,
             ended: &mut self.ended,
         };
         for replica in &mut self.replicas {
             replica.cut_off(&mut around);
         }
-        let mut unfinished = self.live.tell_all(&mut self.recorder);
+        let mut unfinished = self.live.tell_all(recorder);
         for (id, request) in self.unsent {
-            self.recorder.ended(id, offered(&request), R::Request::default());
+            recorder.ended(id, offered(&request), R::Request::default());
             unfinished += 1;
         }
         Ended {
-            recorder: self.recorder,
             end: self.kernel.now().max(self.leapt_to),
             unfinished,
             cut_off,
@@ -269,22 +264,22 @@ impl<'a, R: Recorder> World<'a, R> {
         }
     }
 
-    fn start_clients(&mut self) {
+    fn start_clients(&mut self, recorder: &R) {
         match self.config.load {
             LoadModel::OpenLoop => {
                 if !self.arrival_is_due {
-                    self.send_next(None);
+                    self.send_next(None, recorder);
                 }
             }
             LoadModel::ClosedLoop { concurrency, .. } => {
                 if !self.has_started {
                     let clients = concurrency.min(self.unsent.len() as u32);
-                    (0..clients).for_each(|_| self.send_next(Some(SimTime::ZERO)));
+                    (0..clients).for_each(|_| self.send_next(Some(SimTime::ZERO), recorder));
                 }
             }
             LoadModel::Offline => {
                 while !self.unsent.is_empty() {
-                    self.send_next(Some(SimTime::ZERO));
+                    self.send_next(Some(SimTime::ZERO), recorder);
                 }
             }
         }
@@ -292,19 +287,19 @@ impl<'a, R: Recorder> World<'a, R> {
     }
 
     /// Schedules the next unsent request, at its own arrival time or at `at`.
-    fn send_next(&mut self, at: Option<SimTime>) {
+    fn send_next(&mut self, at: Option<SimTime>, recorder: &R) {
         self.arrival_is_due = false;
         let Some((id, request)) = self.unsent.pop_front() else {
             return;
         };
         let at = at.unwrap_or(request.arrival);
-        let measured = self.recorder.measures(at);
+        let measured = recorder.measures(at);
         let place = self.live.send(id, request, at, measured);
         self.kernel.schedule(at, Class::Arrival, Event::Send(place));
         self.arrival_is_due = true;
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: Event, recorder: &mut R) {
         match event {
             Event::Send(id) => {
                 let inbound = self.config.front_end.inbound;
@@ -315,7 +310,7 @@ impl<'a, R: Recorder> World<'a, R> {
                     self.kernel.schedule(at, Class::Arrival, Event::Deliver(id));
                 }
                 if self.config.load == LoadModel::OpenLoop {
-                    self.send_next(None);
+                    self.send_next(None, recorder);
                 }
             }
             Event::Deliver(id) => self.deliver(id),
@@ -324,7 +319,7 @@ impl<'a, R: Recorder> World<'a, R> {
                 let mut around = Surroundings {
                     step_time: self.step_time,
                     live: &mut self.live,
-                    recorder: &mut self.recorder,
+                    recorder,
                     ended: &mut self.ended,
                 };
                 self.replicas[replica as usize].wake(now, &mut around);
@@ -343,12 +338,12 @@ impl<'a, R: Recorder> World<'a, R> {
 
     /// Lets every touched replica act, then those that only wait take many steps at once, then the clients of requests
     /// that ended.
-    fn settle(&mut self, limit: SimTime) {
+    fn settle(&mut self, limit: SimTime, recorder: &mut R) {
         let now = self.kernel.now();
         let mut around = Surroundings {
             step_time: self.step_time,
             live: &mut self.live,
-            recorder: &mut self.recorder,
+            recorder,
             ended: &mut self.ended,
         };
         self.touched.sort_unstable();
@@ -365,13 +360,13 @@ impl<'a, R: Recorder> World<'a, R> {
                     .config
                     .front_end
                     .seen(now, self.live.get(id).tokens_before_last());
-                self.send_next(Some(seen + think));
+                self.send_next(Some(seen + think), recorder);
             }
         }
         self.ended.clear();
-        self.live.tell_ended(&mut self.recorder);
+        self.live.tell_ended(recorder);
         if self.leaps {
-            self.leap(now, limit);
+            self.leap(now, limit, recorder);
         }
         for (replica, at) in self.wakes.drain(..) {
             self.kernel
@@ -380,11 +375,11 @@ impl<'a, R: Recorder> World<'a, R> {
     }
 
     /// Until the next event of anyone else nothing can reach a replica: it may take all its steps before that at once.
-    fn leap(&mut self, now: SimTime, limit: SimTime) {
+    fn leap(&mut self, now: SimTime, limit: SimTime, recorder: &mut R) {
         let mut around = Surroundings {
             step_time: self.step_time,
             live: &mut self.live,
-            recorder: &mut self.recorder,
+            recorder,
             ended: &mut self.ended,
         };
         for index in 0..self.wakes.len() {

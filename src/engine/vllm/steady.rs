@@ -105,6 +105,14 @@ impl SteadySet {
         ((r.steady_since % size + size - u64::from(r.computed) % size) % size) as usize
     }
 
+    /// Blocks that all steady rows take in the next plans.
+    fn blocks_of(&self, plans: u32) -> u32 {
+        let classes = self.class_rows.len() as u32;
+        let rounds = plans / classes * self.rows;
+        let rest = (0..plans % classes).map(|plan| self.class_rows[((self.phase + plan) % classes) as usize]);
+        rounds + rest.sum::<u32>()
+    }
+
     fn next_phase(&mut self) {
         self.phase += 1;
         if self.phase as usize == self.class_rows.len() {
@@ -546,17 +554,33 @@ impl VllmEngine {
     }
 
     pub(super) fn take_repeats(&mut self, plans: u32) {
-        for _ in 0..plans {
-            self.planned += 1;
-            self.committed += 1;
-            self.take_blocks();
-            for index in 0..self.steady.chunks.len() {
-                let (slot, tokens) = self.steady.chunks[index];
-                self.requests[slot as usize].computed += tokens;
+        if self.config.enable_prefix_caching {
+            for _ in 0..plans {
+                self.planned += 1;
+                self.take_blocks();
+                self.grow_chunks(1);
+                self.steady.next_phase();
             }
-            self.steady.next_phase();
+        } else {
+            self.planned += u64::from(plans);
+            self.kv.take(self.steady.blocks_of(plans));
+            self.grow_chunks(plans);
+            for index in 0..self.steady.chunks.len() {
+                let (slot, _) = self.steady.chunks[index];
+                let r = &mut self.requests[slot as usize];
+                self.kv.grow(&mut r.table, r.computed);
+            }
+            let classes = self.steady.class_rows.len() as u32;
+            self.steady.phase = (self.steady.phase + plans % classes) % classes;
         }
+        self.committed += u64::from(plans);
         self.steady.computed += u64::from(self.steady.rows) * u64::from(plans);
+    }
+
+    fn grow_chunks(&mut self, plans: u32) {
+        for &(slot, tokens) in &self.steady.chunks {
+            self.requests[slot as usize].computed += plans * tokens;
+        }
     }
 }
 
