@@ -9,6 +9,11 @@ use super::stream::StreamId;
 /// No block, no chain.
 pub(super) const NONE: u32 = u32::MAX;
 
+/// Arrays of up to so many entries are kept as they are, for the chain or for others.
+const SMALL: usize = 256;
+/// Most arrays kept for others.
+const MOST_SPARE: usize = 64;
+
 /// Index of a chain in [`Chains`]; another chain may take its place once nothing of it is cached.
 pub(super) type ChainSlot = u32;
 
@@ -30,6 +35,8 @@ struct Chain {
 pub(super) struct Chains {
     slots: Vec<Option<Chain>>,
     vacant: Vec<ChainSlot>,
+    /// Arrays of chains that are gone, for new ones: requests come and go all the time.
+    spare: Vec<Vec<BlockId>>,
     by_stream: HashMap<StreamId, ChainSlot>,
 }
 
@@ -51,7 +58,7 @@ impl Chains {
             stream,
             base,
             cached: 0,
-            heads: Vec::new(),
+            heads: self.spare.pop().unwrap_or_default(),
         });
         let slot = match self.vacant.pop() {
             Some(slot) => {
@@ -136,8 +143,13 @@ impl Chains {
         chain.cached -= 1;
         if chain.cached == 0 {
             self.by_stream.remove(&chain.stream);
+            let mut heads = std::mem::take(&mut chain.heads);
             self.slots[slot as usize] = None;
             self.vacant.push(slot);
+            if self.spare.len() < MOST_SPARE && heads.capacity() <= SMALL {
+                heads.clear();
+                self.spare.push(heads);
+            }
             return;
         }
         if place + 1 < chain.heads.len() {
@@ -148,7 +160,7 @@ impl Chains {
         }
         // A part stays spare, so that a chain that wavers does not allocate each time.
         let room = chain.heads.capacity();
-        if chain.heads.len() < room / 4 {
+        if room > SMALL && chain.heads.len() < room / 4 {
             chain.heads.shrink_to(room / 2);
         }
     }
@@ -156,7 +168,8 @@ impl Chains {
     /// Chains, places for chains, and entries that they have room for.
     #[cfg(test)]
     pub fn size(&self) -> (usize, usize, usize) {
-        let room = self.slots.iter().flatten().map(|c| c.heads.capacity());
+        let heads = self.slots.iter().flatten().map(|c| &c.heads);
+        let room = heads.chain(&self.spare).map(Vec::capacity);
         (self.by_stream.len(), self.slots.len(), room.sum())
     }
 
@@ -184,12 +197,14 @@ mod tests {
             chains.replace(slot, number, 100 + number, NONE);
         }
         assert_eq!(chains.run(slot, 2, 999), &blocks[2..10]);
-        assert!(chains.size().2 <= 40, "{}", chains.size().2);
+        assert!(chains.size().2 <= SMALL, "{}", chains.size().2);
         for number in 0..10 {
             chains.replace(slot, number, 100 + number, NONE);
         }
         assert_eq!(chains.find(stream), NONE);
-        assert_eq!(chains.size(), (0, 1, 0));
+        let (chains, places, entries) = chains.size();
+        assert_eq!((chains, places), (0, 1));
+        assert!(entries <= SMALL);
     }
 
     #[test]

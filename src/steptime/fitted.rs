@@ -130,10 +130,21 @@ impl StepTime for FittedStepTime {
     }
 }
 
-/// The duration of a step that takes `seconds`. All that can go wrong with a sum of finite terms is a span beyond 584
-/// years; and a step of no time at all would let the clock stand still.
+/// Nanoseconds below which a number and its fraction are exact.
+const EXACT_NANOS: f64 = (1_u64 << 52) as f64;
+
+/// The duration of a step that takes `seconds`, rounded as [`SimDuration::try_from_secs_f64`] does. All that can go
+/// wrong with a sum of finite terms is a span beyond 584 years; and a step of no time at all would let the clock stand
+/// still.
 pub(super) fn step_of(seconds: f64) -> SimDuration {
-    let nanos = SimDuration::try_from_secs_f64(seconds).map_or(u64::MAX, SimDuration::as_nanos);
+    let nanos = seconds * 1e9;
+    // Rounded by hand where that is exact: the library's rounding took most of the time of a run's steps.
+    let nanos = if (0.0..EXACT_NANOS).contains(&nanos) {
+        let whole = nanos as i64;
+        whole as u64 + u64::from(nanos - whole as f64 >= 0.5)
+    } else {
+        SimDuration::try_from_secs_f64(seconds).map_or(u64::MAX, SimDuration::as_nanos)
+    };
     SimDuration(nanos.max(1))
 }
 
@@ -141,6 +152,7 @@ pub(super) fn step_of(seconds: f64) -> SimDuration {
 mod tests {
     use super::*;
     use approx::assert_relative_eq;
+    use proptest::strategy::Strategy;
 
     #[test]
     fn terms_add_up_by_hand() {
@@ -195,5 +207,25 @@ mod tests {
             FittedStepTime::new([0.0; TERMS], 4),
             Err(CoefficientError::AllZero)
         );
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn steps_are_rounded_like_all_durations(
+            seconds in proptest::prop_oneof![
+                0.0..1e-6,
+                0.0..10.0,
+                1e6..1e7,
+                proptest::num::f64::ANY,
+                // Halves of a nanosecond, and numbers beside them.
+                (0u32..2_000_000, -2i64..3).prop_map(|(n, ulps)| {
+                    let half = (f64::from(n) + 0.5) * 1e-9;
+                    f64::from_bits(half.to_bits().wrapping_add_signed(ulps))
+                }),
+            ],
+        ) {
+            let expected = SimDuration::try_from_secs_f64(seconds).map_or(u64::MAX, SimDuration::as_nanos);
+            proptest::prop_assert_eq!(step_of(seconds).as_nanos(), expected.max(1));
+        }
     }
 }
