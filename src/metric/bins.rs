@@ -17,7 +17,8 @@ const fn octave_of(value: u64) -> u32 {
 }
 
 /// The bin of a value; rises with it.
-pub const fn bin_of(value: u64) -> usize {
+#[cfg(test)]
+const fn bin_of(value: u64) -> usize {
     let octave = octave_of(value);
     octave as usize * PER_OCTAVE + (value >> octave.saturating_sub(1)) as usize % PER_OCTAVE
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::moments::Moments;
 use super::window::Window;
 use crate::record::{ReplicaRecord, RunRecord};
 use crate::units::SimDuration;
@@ -71,24 +72,28 @@ impl Readings {
         self.max = self.max.max(value);
     }
 
-    /// A reading for each span of nanoseconds; in 64 bits where that is enough.
-    fn add_each(&mut self, values: &[u32], nanoseconds: &[u64]) {
-        for (values, spans) in values.chunks(CHUNK).zip(nanoseconds.chunks(CHUNK)) {
-            let n = values.len().min(spans.len());
-            let (values, spans) = (&values[..n], &spans[..n]);
-            let longest = spans.iter().fold(0, |a, &b| a.max(b));
-            let largest = values.iter().fold(0, |a, &b| a.max(b));
-            if u128::from(longest) * u128::from(largest.max(1)) < u128::from(u64::MAX) / CHUNK as u128 {
-                let products = values.iter().zip(spans).map(|(&v, &ns)| u64::from(v) * ns);
-                self.sum += u128::from(products.sum::<u64>());
-                self.weight += u128::from(spans.iter().sum::<u64>());
-                self.min = values.iter().fold(self.min, |a, &b| a.min(b));
-                self.max = self.max.max(largest);
-            } else {
-                let readings = values.iter().zip(spans);
-                readings.for_each(|(&value, &ns)| self.add(value, u128::from(ns)));
-            }
+    /// A reading for each span of nanoseconds, the longest of which is `longest`; in 64 bits where that is enough.
+    fn add_each(&mut self, values: &[u32], nanoseconds: &[u64], longest: u64) {
+        let n = values.len().min(nanoseconds.len());
+        let (values, nanoseconds) = (&values[..n], &nanoseconds[..n]);
+        let largest = values.iter().fold(0, |a, &b| a.max(b));
+        let most = u128::from(longest) * u128::from(largest.max(1)) * CHUNK as u128;
+        if most > u128::from(u64::MAX) {
+            let readings = values.iter().zip(nanoseconds);
+            readings.for_each(|(&value, &ns)| self.add(value, u128::from(ns)));
+            return;
         }
+        for (values, spans) in values.chunks(CHUNK).zip(nanoseconds.chunks(CHUNK)) {
+            let (mut sum, mut weight) = (0u64, 0u64);
+            for (&value, &ns) in values.iter().zip(spans) {
+                sum += u64::from(value) * ns;
+                weight += ns;
+            }
+            self.sum += u128::from(sum);
+            self.weight += u128::from(weight);
+        }
+        self.min = values.iter().fold(self.min, |a, &b| a.min(b));
+        self.max = self.max.max(largest);
     }
 
     fn merge(&mut self, other: &Self) {
@@ -117,19 +122,21 @@ pub(super) struct GaugeSums {
 }
 
 impl GaugeSums {
-    /// Adds steps that all had as many requests; `busy` is the sum of their durations.
+    /// Adds steps that all had as many requests; `moments` are those of their durations.
     pub fn add_run(
         &mut self,
         [running, waiting]: [u32; 2],
         free_blocks: &[u32],
         durations: &[u64],
-        busy: u128,
+        moments: &Moments,
     ) {
+        let busy = moments.sum();
         self.busy_ns += busy;
         self.steps += durations.len() as u64;
         self.running.add(running, busy);
         self.waiting.add(waiting, busy);
-        self.free_blocks.add_each(free_blocks, durations);
+        let longest = moments.max().unwrap_or(0);
+        self.free_blocks.add_each(free_blocks, durations, longest);
     }
 
     /// The steps of a record that start in the window; gauges may be missing from it.
@@ -140,9 +147,11 @@ impl GaugeSums {
             let durations: Vec<u64> = steps.map(|(start, end)| end.since(*start).as_nanos()).collect();
             sums.busy_ns = durations.iter().map(|&d| u128::from(d)).sum();
             sums.steps = durations.len() as u64;
-            sums.running.add_each(&replica.running, &durations);
-            sums.waiting.add_each(&replica.waiting, &durations);
-            sums.free_blocks.add_each(&replica.free_blocks, &durations);
+            let longest = durations.iter().fold(0, |a, &b| a.max(b));
+            sums.running.add_each(&replica.running, &durations, longest);
+            sums.waiting.add_each(&replica.waiting, &durations, longest);
+            sums.free_blocks
+                .add_each(&replica.free_blocks, &durations, longest);
             return sums;
         }
         for (i, (&start, &end)) in steps.enumerate() {

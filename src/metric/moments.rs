@@ -44,22 +44,31 @@ impl Moments {
         moments
     }
 
-    /// Values that lie close together are added up by their distance from the smallest, in 64 bits.
+    /// Adds up distances from the smallest value, in 64 bits where the values lie close together.
     fn add_chunk(&mut self, values: &[u64]) {
         let min = values.iter().fold(u64::MAX, |a, &b| a.min(b));
         let max = values.iter().fold(0, |a, &b| a.max(b));
-        if values.is_empty() || max - min >= CLOSE {
-            values.iter().for_each(|&value| self.add(value, 1));
+        if values.is_empty() {
             return;
         }
-        let (mut sum, mut squares) = (0u64, 0u64);
-        for &value in values {
-            let distance = u64::from((value - min) as u32);
-            sum += distance;
-            squares += distance * distance;
-        }
         let (n, base) = (values.len() as u128, u128::from(min));
-        let (sum, squares) = (u128::from(sum), u128::from(squares));
+        let (mut sum, mut squares) = (0u128, 0u128);
+        if max - min < CLOSE {
+            let (mut near, mut near_squares) = (0u64, 0u64);
+            for &value in values {
+                let distance = u64::from((value - min) as u32);
+                near += distance;
+                near_squares += distance * distance;
+            }
+            sum += u128::from(near);
+            squares += u128::from(near_squares);
+        } else {
+            for &value in values {
+                let distance = u128::from(value - min);
+                sum += distance;
+                squares = squares.wrapping_add(distance * distance);
+            }
+        }
         self.n += values.len() as u64;
         self.sum += n * base + sum;
         self.squares = self

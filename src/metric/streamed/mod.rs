@@ -26,7 +26,7 @@ use super::window::Window;
 use crate::engine::RequestId;
 use crate::record::{Chunk, Recorder, ReplicaTotals, RequestRecord, StepRun};
 use crate::sim::FrontEnd;
-use crate::units::SimTime;
+use crate::units::{SimDuration, SimTime};
 
 /// How the run is looked at.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,7 +34,7 @@ struct View {
     window: Window,
     gap_limit_ns: Option<u64>,
     front_end: FrontEnd,
-    outbound: crate::units::SimDuration,
+    outbound: SimDuration,
     /// What each output token delays those after it by.
     per_token_ns: u64,
 }
@@ -88,7 +88,9 @@ impl StreamedSummary {
     ///   them.
     ///
     /// The steps of a replica have to end one after the other, as those of the simulator do; two that end at one
-    /// instant would be one chunk to a client behind a front end, and are two here.
+    /// instant would be one chunk to a client behind a front end, and are two here. With `per_output_token`, the
+    /// chunk after one of several tokens has to be told singly, while its step is the newest. Where either does not
+    /// hold, a note says how many chunks are concerned.
     pub fn new(options: &SummaryOptions, arrivals: Option<ArrivalSpan>, front_end: &FrontEnd) -> Self {
         Self {
             options: options.clone(),
@@ -151,7 +153,10 @@ impl StreamedSummary {
         self.replicas.extend(std::iter::repeat_with(|| None).take(more));
         for (mine, theirs) in self.replicas.iter_mut().zip(other.replicas) {
             match (mine, theirs) {
-                (Some(mine), Some(theirs)) => mine.gauges.merge(&theirs.gauges),
+                (Some(mine), Some(theirs)) => {
+                    mine.gauges.merge(&theirs.gauges);
+                    mine.joined += theirs.joined;
+                }
                 (mine @ None, theirs) => *mine = theirs,
                 (Some(_), None) => {}
             }
@@ -201,7 +206,8 @@ impl StreamedSummary {
             end,
         };
         let mut summary = Summary::from_parts(parts, &self.options);
-        summary.notes.extend(notes(&binned, self.inexact));
+        let joined: u64 = self.replicas.iter().flatten().map(|r| r.joined).sum();
+        summary.notes.extend(notes(&binned, self.inexact + joined));
         summary
     }
 }
@@ -220,8 +226,8 @@ fn notes(binned: &[&str], inexact: u64) -> Vec<String> {
     }
     if inexact > 0 {
         notes.push(format!(
-            "{inexact} chunks of tokens could not be placed exactly behind a front end that delays each token by those \
-             before it: gaps, stalls and tokens in the window are off by them"
+            "{inexact} chunks of tokens could not be placed exactly behind the front end: gaps, stalls and tokens in the \
+             window are off by them"
         ));
     }
     notes

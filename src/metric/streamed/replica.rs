@@ -30,6 +30,8 @@ pub(super) struct ReplicaState {
     over_at_first: u64,
     /// Gaps of the newest run's first and last step that are not in the pool yet.
     held: [Held; 2],
+    /// Chunks that a client would see as one with that before.
+    pub joined: u64,
     /// Newest ends of steps.
     ends: VecDeque<SimTime>,
 }
@@ -66,9 +68,12 @@ impl ReplicaState {
         let (starts, ends) = (&run.starts[..n], &run.ends[..n]);
         let (gaps, extra) = (&mut scratch.gaps, view.per_token_ns);
         gaps.clear();
-        gaps.push(ends[0].since(self.last_end).as_nanos().saturating_add(extra));
-        let pairs = ends.windows(2);
-        gaps.extend(pairs.map(|pair| pair[1].since(pair[0]).as_nanos().saturating_add(extra)));
+        gaps.push(ends[0].since(self.last_end).as_nanos());
+        gaps.extend(ends.windows(2).map(|pair| pair[1].since(pair[0]).as_nanos()));
+        if view.front_end.delays_tokens() {
+            self.note_joined(run, gaps);
+            gaps.iter_mut().for_each(|gap| *gap = gap.saturating_add(extra));
+        }
         let later = Moments::of_slice(&gaps[1..]);
 
         let inside = |t: &SimTime| view.window.contains(*t);
@@ -82,10 +87,11 @@ impl ReplicaState {
             let durations = &mut scratch.durations;
             durations.clone_from(gaps);
             durations[0] = first;
-            let busy = later.sum() + u128::from(first);
+            let mut moments = later;
+            moments.add(first, 1);
             let free = run.free_blocks.get(..n).unwrap_or_default();
             self.gauges
-                .add_run([run.running, run.waiting], free, durations, busy);
+                .add_run([run.running, run.waiting], free, durations, &moments);
         } else {
             self.durations(run, starts, ends, view, &mut scratch.durations, step);
         }
@@ -120,7 +126,14 @@ impl ReplicaState {
         step.add_slice(spans, &moments, 1);
         let free = run.free_blocks.get(from..to).unwrap_or_default();
         self.gauges
-            .add_run([run.running, run.waiting], free, spans, moments.sum());
+            .add_run([run.running, run.waiting], free, spans, &moments);
+    }
+
+    /// Counts gaps of no length: a client would see their chunks as one, and they are taken for two.
+    fn note_joined(&mut self, run: &StepRun<'_>, gaps: &[u64]) {
+        let first = if self.steps == 0 { 0 } else { run.gaps_first };
+        let none = |gaps: &[u64]| gaps.iter().filter(|&&gap| gap == 0).count() as u64;
+        self.joined += none(&gaps[..1]) * u64::from(first) + none(&gaps[1..]) * u64::from(run.gaps_rest);
     }
 
     /// Counts the steps that clients see before the bounds of the window.
@@ -225,14 +238,13 @@ impl ReplicaState {
 
     fn note_peaks(&mut self, gaps: &[u64], first_step: u64, new: &mut Vec<(u64, u64)>) {
         new.clear();
-        let mut longest = None;
+        let (mut longest, last) = (0, gaps.len());
         for (i, &gap) in gaps.iter().enumerate().rev() {
-            if longest.is_none_or(|longest| gap > longest) {
-                longest = Some(gap);
+            if gap > longest || i + 1 == last {
+                longest = gap;
                 new.push((first_step + i as u64, gap));
             }
         }
-        let longest = longest.unwrap_or(0);
         while self.peaks.back().is_some_and(|&(_, gap)| gap <= longest) {
             self.peaks.pop_back();
         }
