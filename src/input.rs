@@ -148,7 +148,7 @@ pub enum TextFile {
     /// As it is.
     Plain(File),
     /// Gunzipped while it is read.
-    Gzip(MultiGzDecoder<BufReader<File>>),
+    Gzip(Box<MultiGzDecoder<BufReader<File>>>),
 }
 
 impl Read for TextFile {
@@ -172,7 +172,7 @@ pub fn open_text(path: &Path) -> Result<TextFile, InputError> {
         return Err(InputError::in_file(path, "is a folder where a file is expected"));
     }
     Ok(if is_gzip(path) {
-        TextFile::Gzip(MultiGzDecoder::new(BufReader::new(file)))
+        TextFile::Gzip(Box::new(MultiGzDecoder::new(BufReader::new(file))))
     } else {
         TextFile::Plain(file)
     })

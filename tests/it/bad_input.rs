@@ -193,7 +193,7 @@ const FILE_CASES: &[(&str, &str, &[&str])] = &[
     ),
     (
         "{process: poisson, rate: 4}",
-        "{process: poisson, rate: 4, pattern: {weekend: 0.5, starts: munday}}",
+        "{process: poisson, rate: 4, pattern: {weekend: 0.5, starts: mondy}}",
         &["line 11", "did you mean 'monday'"],
     ),
     (
@@ -243,7 +243,7 @@ const FILE_CASES: &[(&str, &str, &[&str])] = &[
     ),
     (
         "lengths: {fixed: {input: 100, output: 20}}",
-        "classes: [{name: a, share: 1, lengths: {fixed: {input: 1, output: 2}}, priorities: [{priority: 1, share: 0.5}]}}]",
+        "classes: [{name: a, share: 1, lengths: {fixed: {input: 1, output: 2}}, priorities: [{priority: 1, share: 0.5}]}]",
         &["workload.synthetic.classes.0.priorities", "sum to 0.5"],
     ),
     ("kneeboard: 1", "{", &["line"]),

@@ -457,7 +457,7 @@ fn points_and_rates_are_those_of_overrides() {
         let base = plan(name, set);
         let seats = Override::new("system.engine.max_num_seqs", 8);
         let (point, with) = (
-            base.point(&[seats.clone()]).unwrap(),
+            base.point(std::slice::from_ref(&seats)).unwrap(),
             base.with(&[seats]).unwrap(),
         );
         assert!(point.axes().is_empty());
