@@ -40,7 +40,7 @@ pub struct SimulateArgs {
     #[arg(long)]
     save_detailed: bool,
     /// Keep no request and no step: write summary.json and summary.csv alone. Memory then does not grow with the
-    /// number of requests. Percentiles of more than 65,536 distinct values are off by up to 0.05 % of themselves.
+    /// number of requests. Percentiles of more than 16,384 distinct values are off by up to 0.05 % of themselves.
     #[arg(long, conflicts_with = "save_detailed")]
     summary_only: bool,
     /// Print the summaries as JSON instead of tables.

@@ -1,7 +1,7 @@
 //! The summary of a run without its record: memory flat in requests and in steps.
 //!
 //! [`StreamedSummary`] listens to a run and gives the [`Summary`] that [`Summary::of`] would give of the whole
-//! record. Every figure is the same to the last bit, but for percentiles of a latency with more than 65,536 distinct
+//! record. Every figure is the same to the last bit, but for percentiles of a latency with more than 16,384 distinct
 //! values: these come from bins and are off by at most 2^-11 of themselves (below 0.05 %), and a note names them.
 //!
 //! What is kept: sums and samples; for each replica the falling sequence of its longest gaps, which is cut whenever no

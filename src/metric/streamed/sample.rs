@@ -8,7 +8,7 @@ use crate::metric::percentile::Sample;
 use crate::metric::select::Figures;
 
 /// A sample with more distinct values than this is binned.
-pub(super) const EXACT_UP_TO: usize = 1 << 16;
+pub(super) const EXACT_UP_TO: usize = 1 << 14;
 
 /// A multiset of nanoseconds: exact up to [`EXACT_UP_TO`] distinct values, by bins beyond. Which of both depends on
 /// the multiset alone, and so do all figures. Number, mean, deviation and ends are exact in any case.
