@@ -13,7 +13,7 @@ use crate::metric::summary::Boundary;
 use crate::metric::{Slo, Summary, SummaryOptions, Window};
 use crate::record::RunRecord;
 use crate::scenario::{Machine, Plan, SloTargets};
-use crate::sim::{self, FrontEnd, LoadModel, SimError, StreamError, WorldConfig};
+use crate::sim::{self, FrontEnd, LoadModel, Pace, SimError, StreamError, WorldConfig};
 use crate::steptime::hull::HullBounds;
 use crate::steptime::{BatchShape, StepTime};
 use crate::units::SimDuration;
@@ -65,6 +65,7 @@ pub struct Study {
     plan: Plan,
     machine: Machine,
     bounds: Option<HullBounds>,
+    pace: Pace,
 }
 
 /// Passes durations on and counts the steps that are taken outside the hull.
@@ -165,7 +166,15 @@ impl Study {
             plan,
             machine,
             bounds,
+            pace: Pace::default(),
         }
+    }
+
+    /// The same study at another pace; results are the same.
+    #[must_use]
+    pub fn at_pace(mut self, pace: Pace) -> Self {
+        self.pace = pace;
+        self
     }
 
     /// The plan.
@@ -184,7 +193,7 @@ impl Study {
     fn run_plan(&self, plan: &Plan, replication: u64) -> Result<StudyRun, StudyError> {
         let trace = plan.trace(replication)?;
         let watched = self.watched();
-        let record = sim::run(&self.world(plan), &watched, &trace)?;
+        let record = sim::run_at(self.pace, &self.world(plan), &watched, &trace)?;
         let summary = Summary::of(&record, &self.summary_options(plan));
         measures_something(plan, &summary)?;
         Ok(StudyRun {
