@@ -210,10 +210,18 @@ impl Study {
     /// # Errors
     /// As [`Study::run`].
     pub fn summarise(&self, replication: u64, read: impl Fn(u64)) -> Result<SummaryRun, StudyError> {
-        let plan = &self.plan;
+        self.summarise_plan(&self.plan, replication, read)
+    }
+
+    fn summarise_plan(
+        &self,
+        plan: &Plan,
+        replication: u64,
+        read: impl Fn(u64),
+    ) -> Result<SummaryRun, StudyError> {
         let world = self.world(plan);
         if matches!(world.load, LoadModel::ClosedLoop { .. }) {
-            let run = self.run(replication)?;
+            let run = self.run_plan(plan, replication)?;
             return Ok(SummaryRun {
                 summary: run.summary,
                 replicas: run.record.replicas.len(),
@@ -302,6 +310,17 @@ impl Study {
         }
     }
 
+    /// What every replication at the plan's own load comes to, in order.
+    ///
+    /// # Errors
+    /// As [`Study::run`].
+    pub fn outcomes(&self) -> Result<Vec<RunOutcome>, StudyError> {
+        (0..self.replications())
+            .into_par_iter()
+            .map(|r| self.summarise(r, |_| ()).map(|run| outcome(&run)))
+            .collect()
+    }
+
     /// All replications at another rate: the same requests on a stretched time axis.
     ///
     /// # Errors
@@ -310,7 +329,10 @@ impl Study {
         let plan = self.plan.at_rate(rate_rps)?;
         let runs: Result<Vec<RunOutcome>, StudyError> = (0..self.replications())
             .into_par_iter()
-            .map(|replication| self.run_plan(&plan, replication).map(|run| outcome(&run)))
+            .map(|replication| {
+                self.summarise_plan(&plan, replication, |_| ())
+                    .map(|run| outcome(&run))
+            })
             .collect();
         Ok(LoadPoint {
             rate_rps,
@@ -386,7 +408,7 @@ pub fn summary_options(plan: &Plan) -> SummaryOptions {
 }
 
 /// The figures of a run that a search looks at.
-pub fn outcome(run: &StudyRun) -> RunOutcome {
+pub fn outcome(run: &SummaryRun) -> RunOutcome {
     let s = &run.summary;
     // Without a target every completed request is good.
     let completed = s.error_rate.map_or(0.0, |e| 1.0 - e);

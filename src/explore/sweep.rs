@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::capacity::Capacity;
 use super::grid::{Setting, label, overrides};
 use super::load::LoadPoint;
-use super::study::{Study, StudyError, outcome};
+use super::study::{Study, StudyError};
 use crate::scenario::{Machine, Plan};
 use crate::sim::SimError;
 
@@ -110,7 +110,7 @@ fn study_one(
     if study.plan().capacity_rates().is_some() {
         return Ok(ConfigurationOutcome::Capacity(study.capacity()?));
     }
-    let runs = study.runs()?.iter().map(outcome).collect();
+    let runs = study.outcomes()?;
     let mut point = LoadPoint { rate_rps: 0.0, runs };
     // A closed or offline load offers no rate of its own: what came through stands in for it.
     let offered = study.plan().scenario.load.arrival.rate.map(|r| r.0);

@@ -71,6 +71,22 @@ impl Bins {
         }
     }
 
+    /// As [`Bins::add_slice`], of values that never fall: each bin takes its stretch of them at once.
+    pub fn add_rising(&mut self, values: &[u64], count: u64) {
+        let mut rest = values;
+        while let Some(&first) = rest.first() {
+            let octave = octave_of(first);
+            let shift = octave.saturating_sub(1);
+            let scaled = first >> shift;
+            let stretch = match rest.last() {
+                Some(last) if last >> shift == scaled => rest.len(),
+                _ => rest.partition_point(|value| value >> shift == scaled),
+            };
+            self.octave(octave)[scaled as usize % PER_OCTAVE] += count * stretch as u64;
+            rest = &rest[stretch..];
+        }
+    }
+
     /// Adds all that `other` counted.
     pub fn merge(&mut self, other: &Self) {
         for (octave, theirs) in (0..).zip(&other.octaves) {
@@ -133,6 +149,11 @@ mod tests {
             first.add_slice(a, 2);
             parts.merge(&first);
             let counts = |bins: &Bins| bins.middles().collect::<Vec<_>>();
+            let mut sorted = values.clone();
+            sorted.sort_unstable();
+            let mut rising = Bins::default();
+            rising.add_rising(&sorted, 2);
+            prop_assert_eq!(counts(&whole), counts(&rising));
             prop_assert_eq!(counts(&whole), counts(&parts));
             prop_assert_eq!(whole.middles().map(|(_, c)| c).sum::<u64>(), 2 * values.len() as u64);
             prop_assert!(whole.middles().map(|(m, _)| m).is_sorted());

@@ -145,18 +145,18 @@ impl Replica {
         if at != under_way.end {
             return 0;
         }
-        let mut start = under_way.start;
         for &duration in &leap.durations {
             let end = at + duration;
             if at >= horizon || duration == SimDuration::ZERO || end.0 == u64::MAX {
                 break;
             }
-            leap.starts.push(start);
             leap.ends.push(at);
-            (start, at) = (at, end);
+            at = end;
         }
         let taken = leap.ends.len();
-        if taken > 0 {
+        if let Some(&start) = leap.ends.last() {
+            leap.starts.push(under_way.start);
+            leap.starts.extend_from_slice(&leap.ends[..taken - 1]);
             leap.free_blocks.push(under_way.free_blocks);
             leap.free_blocks.extend_from_slice(&leap.foreseen[..taken - 1]);
             self.totals.free_blocks_at_end = leap.free_blocks[taken - 1];

@@ -2,7 +2,8 @@
 //!
 //! [`StreamedSummary`] listens to a run and gives the [`Summary`] that [`Summary::of`] would give of the whole
 //! record. Every figure is the same to the last bit, but for percentiles of a latency with more than 16,384 distinct
-//! values: these come from bins and are off by at most 2^-11 of themselves (below 0.05 %), and a note names them.
+//! values (gaps and steps: 4,096): these come from bins and are off by at most 2^-11 of themselves (below 0.05 %), and a
+//! note names them.
 //!
 //! What is kept: sums and samples; for each replica the falling sequence of its longest gaps, which is cut whenever no
 //! measured request goes on decoding; and for each request in the system a few counts ([`RequestInFlight`]).
@@ -14,7 +15,7 @@ mod sample;
 mod tests;
 
 use self::replica::{ReplicaState, Scratch};
-use self::sample::StreamedSample;
+use self::sample::{GAPS_EXACT_UP_TO, StreamedSample};
 use super::bins::RELATIVE_ERROR;
 use super::gauges::{GaugeSums, Gauges};
 use super::latency::PerLatency;
@@ -102,7 +103,11 @@ impl StreamedSummary {
                 per_token_ns: front_end.per_output_token.as_nanos(),
             },
             tally: Tally::default(),
-            samples: PerLatency::default(),
+            samples: PerLatency {
+                itl: StreamedSample::new(GAPS_EXACT_UP_TO),
+                step: StreamedSample::new(GAPS_EXACT_UP_TO),
+                ..PerLatency::default()
+            },
             visible_tokens: 0,
             backlog: arrivals.and_then(BacklogMeter::new),
             replicas: Vec::new(),
@@ -217,8 +222,8 @@ fn notes(binned: &[&str], inexact: u64) -> Vec<String> {
     let mut notes = Vec::new();
     if !binned.is_empty() {
         notes.push(format!(
-            "percentiles of {} (more than {} distinct values each) are from bins and off by at most {:.2} % of \
-             themselves; all else is exact",
+            "percentiles of {} (more than {} distinct values each, itl and step more than {GAPS_EXACT_UP_TO}) are from \
+             bins and off by at most {:.2} % of themselves; all else is exact",
             binned.join(", "),
             sample::EXACT_UP_TO,
             100.0 * RELATIVE_ERROR

@@ -75,6 +75,7 @@ impl ReplicaState {
             gaps.iter_mut().for_each(|gap| *gap = gap.saturating_add(extra));
         }
         let later = Moments::of_slice(&gaps[1..]);
+        let rising = gaps[1..].is_sorted();
 
         let inside = |t: &SimTime| view.window.contains(*t);
         let alike =
@@ -83,7 +84,7 @@ impl ReplicaState {
             // Each step begins where the one before ends, so its duration is the gap.
             let first = ends[0].since(starts[0]).as_nanos();
             step.add(first, 1);
-            step.add_slice(&gaps[1..], &later, 1);
+            step.add_slice(&gaps[1..], &later, rising, 1);
             let durations = &mut scratch.durations;
             durations.clone_from(gaps);
             durations[0] = first;
@@ -98,7 +99,7 @@ impl ReplicaState {
         if view.is_bounded() {
             self.note_seen(ends, view);
         }
-        self.gaps(run, &later, view, scratch, itl);
+        self.gaps(run, (&later, rising), view, scratch, itl);
         self.steps += n as u64;
         self.last_end = ends[n - 1];
     }
@@ -123,7 +124,7 @@ impl ReplicaState {
         let steps = starts[from..to].iter().zip(&ends[from..to]);
         spans.extend(steps.map(|(start, end)| end.since(*start).as_nanos()));
         let moments = Moments::of_slice(spans);
-        step.add_slice(spans, &moments, 1);
+        step.add_slice(spans, &moments, false, 1);
         let free = run.free_blocks.get(from..to).unwrap_or_default();
         self.gauges
             .add_run([run.running, run.waiting], free, spans, &moments);
@@ -151,11 +152,11 @@ impl ReplicaState {
         }
     }
 
-    /// `later` are the moments of all gaps but the first.
+    /// `later` are the moments of all gaps but the first, and whether these never fall.
     fn gaps(
         &mut self,
         run: &StepRun<'_>,
-        later: &Moments,
+        later: (&Moments, bool),
         view: &View,
         scratch: &mut Scratch,
         itl: &mut StreamedSample,
@@ -178,11 +179,12 @@ impl ReplicaState {
             self.peaks.clear();
         }
         if first > 0 && rest > 0 {
-            self.note_peaks(gaps, self.steps, &mut scratch.peaks);
+            self.note_peaks(&gaps[..1], self.steps, true, &mut scratch.peaks);
+            self.note_peaks(&gaps[1..], self.steps + 1, later.1, &mut scratch.peaks);
         } else if first > 0 {
-            self.note_peaks(&gaps[..1], self.steps, &mut scratch.peaks);
+            self.note_peaks(&gaps[..1], self.steps, true, &mut scratch.peaks);
         } else if rest > 0 {
-            self.note_peaks(&gaps[1..], self.steps + 1, &mut scratch.peaks);
+            self.note_peaks(&gaps[1..], self.steps + 1, later.1, &mut scratch.peaks);
         }
         if rest == 0 && gaps.len() > 1 {
             self.peaks.clear();
@@ -194,14 +196,14 @@ impl ReplicaState {
     fn pool(
         &mut self,
         gaps: &[u64],
-        later: &Moments,
+        (later, rising): (&Moments, bool),
         [first, rest]: [u64; 2],
         view: &View,
         itl: &mut StreamedSample,
     ) {
         if view.per_token_ns == 0 {
             itl.add(gaps[0], first);
-            itl.add_slice(&gaps[1..], later, rest);
+            itl.add_slice(&gaps[1..], later, rising, rest);
             return;
         }
         let newest = gaps.len() - 1;
@@ -236,13 +238,18 @@ impl ReplicaState {
         })
     }
 
-    fn note_peaks(&mut self, gaps: &[u64], first_step: u64, new: &mut Vec<(u64, u64)>) {
+    fn note_peaks(&mut self, gaps: &[u64], first_step: u64, rising: bool, new: &mut Vec<(u64, u64)>) {
+        let Some(&last) = gaps.last() else { return };
         new.clear();
-        let (mut longest, last) = (0, gaps.len());
-        for (i, &gap) in gaps.iter().enumerate().rev() {
-            if gap > longest || i + 1 == last {
-                longest = gap;
-                new.push((first_step + i as u64, gap));
+        let last_step = first_step + gaps.len() as u64 - 1;
+        new.push((last_step, last));
+        let mut longest = last;
+        if !rising {
+            for (i, &gap) in gaps.iter().enumerate().rev() {
+                if gap > longest {
+                    longest = gap;
+                    new.push((first_step + i as u64, gap));
+                }
             }
         }
         while self.peaks.back().is_some_and(|&(_, gap)| gap <= longest) {

@@ -10,6 +10,9 @@ use crate::metric::select::Figures;
 /// A sample with more distinct values than this is binned.
 pub(super) const EXACT_UP_TO: usize = 1 << 14;
 
+/// The same for samples of gaps and steps, of which there are far more values than of requests.
+pub(super) const GAPS_EXACT_UP_TO: usize = 1 << 12;
+
 /// A multiset of nanoseconds: exact up to [`EXACT_UP_TO`] distinct values, by bins beyond. Which of both depends on
 /// the multiset alone, and so do all figures. Number, mean, deviation and ends are exact in any case.
 #[derive(Debug, Clone)]
@@ -54,11 +57,15 @@ impl StreamedSample {
         }
     }
 
-    /// Adds each value `count` times; `moments` are those of the values.
-    pub fn add_slice(&mut self, values: &[u64], moments: &Moments, count: u64) {
-        if count > 0 {
-            self.moments.add_times(moments, count);
-            self.add_values(values, count);
+    /// Adds each value `count` times; `moments` are those of the values, and `rising` says that they never fall.
+    pub fn add_slice(&mut self, values: &[u64], moments: &Moments, rising: bool, count: u64) {
+        if count == 0 {
+            return;
+        }
+        self.moments.add_times(moments, count);
+        match &mut self.values {
+            Values::Binned(bins) if rising => bins.add_rising(values, count),
+            _ => self.add_values(values, count),
         }
     }
 
@@ -131,7 +138,7 @@ mod tests {
         let mut sample = StreamedSample::new(exact_up_to);
         values
             .chunks(piece)
-            .for_each(|piece| sample.add_slice(piece, &Moments::of_slice(piece), 2));
+            .for_each(|piece| sample.add_slice(piece, &Moments::of_slice(piece), piece.is_sorted(), 2));
         sample
     }
 
