@@ -5,6 +5,7 @@ mod captures;
 mod cli;
 mod conform;
 mod import;
+mod leaping;
 mod profiles;
 mod queueing;
 mod scenario;

@@ -3,7 +3,7 @@
 use kneeboard::engine::vllm::{Behaviour, Policy, VllmConfig, VllmEngine};
 use kneeboard::engine::{Engine, StepPlan, StepResult};
 use kneeboard::record::{RunRecord, Status};
-use kneeboard::sim::{FrontEnd, HostTimes, LoadModel, Pace, Stall, WorldConfig, run, run_at};
+use kneeboard::sim::{FrontEnd, HostTimes, LoadModel, Stall, WorldConfig, run};
 use kneeboard::steptime::{BatchShape, StepTime};
 use kneeboard::units::{SimDuration, SimTime};
 use kneeboard::workload::trace::{Prefix, Trace, TraceRequest};
@@ -424,18 +424,5 @@ fn closed_loop_clients_wait_for_what_they_see() {
     for pair in record.requests.windows(2) {
         assert_eq!(Some(pair[1].sent), pair[0].last_token.map(|t| t + think));
         assert_eq!(pair[1].enqueued, Some(pair[1].sent + front_end.inbound));
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
-
-    /// Taking many steps at once changes nothing, to the last bit.
-    #[test]
-    fn leaping_equals_stepping(world in any_world(), trace in any_trace(), scale in prop::sample::select(vec![1u64, 30]), deadline in prop::option::of(0u64..2_000_000_000)) {
-        let world = WorldConfig { deadline: deadline.map(SimTime), ..world };
-        let leaping = run_at(Pace::Leap, &world, &Linear(scale), &trace);
-        let stepping = run_at(Pace::Step, &world, &Linear(scale), &trace);
-        prop_assert_eq!(leaping, stepping);
     }
 }
