@@ -129,13 +129,7 @@ fn summarise(args: &SimulateArgs, study: &Study, progress: bool) -> anyhow::Resu
         text += &(serde_json::to_string_pretty(&summaries)? + "\n");
     } else {
         for (i, run) in runs.iter().enumerate() {
-            text += &run_text(
-                i,
-                run.summary.gauges.steps,
-                run.replicas,
-                &run.summary,
-                run.extrapolated_share,
-            );
+            text += &run_text(i, run.steps, run.replicas, &run.summary, run.extrapolated_share);
         }
         text += &format!("results: {}\n", args.output_dir.display());
     }
@@ -200,9 +194,8 @@ fn text(
     }
     let mut text = String::new();
     for (i, run) in runs.iter().enumerate() {
-        let steps: usize = run.record.replicas.iter().map(|r| r.step_ends.len()).sum();
         let replicas = run.record.replicas.len();
-        text += &run_text(i, steps as u64, replicas, &run.summary, run.extrapolated_share);
+        text += &run_text(i, run.steps(), replicas, &run.summary, run.extrapolated_share);
     }
     if let Some(intervals) = intervals {
         text += &intervals_table(intervals).terminal(WIDTH);

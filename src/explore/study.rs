@@ -48,6 +48,17 @@ pub struct StudyRun {
     pub extrapolated_share: Option<f64>,
 }
 
+impl StudyRun {
+    /// Steps of all replicas.
+    pub fn steps(&self) -> u64 {
+        self.record
+            .replicas
+            .iter()
+            .map(|r| r.step_ends.len() as u64)
+            .sum()
+    }
+}
+
 /// The figures of a run whose requests and steps were not kept.
 #[derive(Debug)]
 pub struct SummaryRun {
@@ -55,6 +66,8 @@ pub struct SummaryRun {
     pub summary: Summary,
     /// Replicas.
     pub replicas: usize,
+    /// Steps of all replicas, those outside of the measured window too.
+    pub steps: u64,
     /// As of [`StudyRun`].
     pub extrapolated_share: Option<f64>,
 }
@@ -223,8 +236,9 @@ impl Study {
         if matches!(world.load, LoadModel::ClosedLoop { .. }) {
             let run = self.run_plan(plan, replication)?;
             return Ok(SummaryRun {
-                summary: run.summary,
                 replicas: run.record.replicas.len(),
+                steps: run.steps(),
+                summary: run.summary,
                 extrapolated_share: run.extrapolated_share,
             });
         }
@@ -251,6 +265,7 @@ impl Study {
         Ok(SummaryRun {
             summary,
             replicas: told.replicas.len(),
+            steps: told.steps,
             extrapolated_share: watched.share_outside(),
         })
     }

@@ -78,6 +78,11 @@ impl<E> Kernel<E> {
         }
     }
 
+    /// Allows so many events more at one instant.
+    pub fn allow(&mut self, more: u64) {
+        self.most_at_one_instant = self.most_at_one_instant.saturating_add(more);
+    }
+
     /// The present instant.
     pub const fn now(&self) -> SimTime {
         self.now

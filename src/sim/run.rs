@@ -28,6 +28,8 @@ pub struct Told<R> {
     pub replicas: Vec<ReplicaTotals>,
     /// When the last event happened.
     pub end: SimTime,
+    /// Steps of all replicas.
+    pub steps: u64,
 }
 
 /// Why a streamed run ended early.
@@ -68,14 +70,7 @@ pub fn run_at(
     let stream = order
         .into_iter()
         .map(|id| Ok::<_, std::convert::Infallible>((id, requests[id as usize].clone())));
-    let told = run_told(
-        pace,
-        config,
-        step_time,
-        stream,
-        requests.len(),
-        FullRecorder::default,
-    );
+    let told = run_told(pace, config, step_time, stream, FullRecorder::default);
     let told = told.map_err(|e| match e {
         StreamError::Sim(e) => e,
         StreamError::Requests(never) => match never {},
@@ -98,7 +93,7 @@ pub fn run_streamed<R: Recorder, E>(
     recorder: impl Fn() -> R,
 ) -> Result<Told<R>, StreamError<E>> {
     let numbered = (0..).zip(requests).map(|(id, request)| Ok((id, request?)));
-    run_told(Pace::Leap, config, step_time, numbered, LARGEST_BLOCK, recorder)
+    run_told(Pace::Leap, config, step_time, numbered, recorder)
 }
 
 /// Worlds that tell one recorder, one after another.
@@ -123,10 +118,9 @@ fn run_told<R: Recorder, E>(
     config: &WorldConfig,
     step_time: &dyn StepTime,
     mut requests: impl Iterator<Item = Result<(RequestId, TraceRequest), E>>,
-    at_once: usize,
     recorder: impl Fn() -> R,
 ) -> Result<Told<R>, StreamError<E>> {
-    let world = |numbers| World::new(config, step_time, numbers, pace, at_once);
+    let world = |numbers| World::new(config, step_time, numbers, pace);
     let closed = matches!(config.load, LoadModel::ClosedLoop { .. });
     let parts = if closed { 1 } else { config.replicas as usize };
     let mut lanes: Vec<Lane<'_, R>> = (0..parts.min(LANES))
@@ -209,6 +203,7 @@ fn conclude<R: Recorder>(lanes: Vec<Lane<'_, R>>, parts: usize) -> Result<Told<R
     }
     Ok(Told {
         recorders,
+        steps: worlds.iter().map(|w| w.steps).sum(),
         replicas: worlds.into_iter().flat_map(|w| w.totals).collect(),
         end: at,
     })

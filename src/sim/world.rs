@@ -131,6 +131,8 @@ pub(super) struct Ended {
     /// When its last event happened.
     pub end: SimTime,
     pub totals: Vec<ReplicaTotals>,
+    /// Steps of all its replicas.
+    pub steps: u64,
     /// Requests that have not ended.
     pub unfinished: u32,
     /// It was cut off at its deadline.
@@ -161,19 +163,17 @@ pub(super) struct World<'a, R: Recorder> {
     leapt_to: SimTime,
 }
 
-/// Events at one instant beyond which time has stopped: every request and replica may have a few.
-fn spin_limit(requests: usize, replicas: u32) -> u64 {
-    10_000 + 8 * (requests as u64 + u64::from(replicas))
-}
+/// Events at one instant beyond which time has stopped: these, and for every request and replica a few.
+const SPIN_LIMIT: u64 = 10_000;
+const EVENTS_AT_ONCE: u64 = 8;
 
 impl<'a, R: Recorder> World<'a, R> {
-    /// Replicas `numbers` of the configured ones. `requests` is a bound on those that come at one instant.
+    /// Replicas `numbers` of the configured ones.
     pub fn new(
         config: &'a WorldConfig,
         step_time: &'a dyn StepTime,
         numbers: Range<u32>,
         pace: Pace,
-        requests: usize,
     ) -> Self {
         let leaps = pace == Pace::Leap;
         let replicas = numbers
@@ -190,7 +190,7 @@ impl<'a, R: Recorder> World<'a, R> {
             config,
             step_time,
             leaps,
-            kernel: Kernel::new(spin_limit(requests, replicas.len() as u32)),
+            kernel: Kernel::new(SPIN_LIMIT + EVENTS_AT_ONCE * replicas.len() as u64),
             router: RoundRobin::new(replicas.len() as u32),
             replicas,
             live: LiveRequests::new(),
@@ -206,6 +206,7 @@ impl<'a, R: Recorder> World<'a, R> {
 
     /// Adds a request behind those added before, in sending order.
     pub fn add(&mut self, id: RequestId, request: TraceRequest) {
+        self.kernel.allow(EVENTS_AT_ONCE);
         self.unsent.push_back((id, request));
     }
 
@@ -256,6 +257,7 @@ impl<'a, R: Recorder> World<'a, R> {
         }
         Ended {
             end: self.kernel.now().max(self.leapt_to),
+            steps: self.replicas.iter().map(|r| r.steps).sum(),
             unfinished,
             cut_off,
             stuck: self.replicas.iter().any(Replica::has_unfinished)

@@ -85,11 +85,11 @@ fn any_trace() -> impl Strategy<Value = Trace> {
 prop_compose! {
     fn any_engine()(
         version in prop::sample::select(vec!["0.11.0", "0.13.0", "0.15.1", "0.19.1", "0.25.1", "0.28.0", "0.32.0"]),
-        (seqs, budget) in prop_oneof![(1u32..20, 16u32..400), (20u32..40, 8u32..30)],
-        (block_size, tokens) in (prop::sample::select(vec![1u32, 4, 16]), prop_oneof![620u32..1_400, Just(40_000u32)]),
+        (seqs, budget) in prop_oneof![(1u32..20, 16u32..400), (20u32..40, 8u32..30), (1u32..4, 2u32..6)],
+        (block_size, tokens) in (prop::sample::select(vec![1u32, 4, 16]), prop_oneof![80u32..300, 620u32..1_400, Just(40_000u32)]),
         max_model_len in prop::sample::select(vec![256u32, 600, 4096]),
         (caching, asynchronous, priority, gate, chunked, adaptive) in any::<(bool, bool, bool, bool, bool, bool)>(),
-        threshold in prop::sample::select(vec![0u32, 20, 64]),
+        threshold in prop::sample::select(vec![0u32, 0, 1, 2, 20, 64]),
         watermark in prop::sample::select(vec![0.0, 0.1]),
         drafts in prop::sample::select(vec![0u32, 0, 0, 2]),
     ) -> VllmConfig {
@@ -155,7 +155,7 @@ prop_compose! {
 
 /// Preemption without end is possible in old releases and is no matter of pace: such runs are cut off.
 fn bounded(world: WorldConfig) -> WorldConfig {
-    let limit = SimTime(60_000_000_000);
+    let limit = SimTime(10_000_000_000);
     WorldConfig {
         deadline: Some(world.deadline.unwrap_or(limit)),
         ..world

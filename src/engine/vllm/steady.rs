@@ -526,7 +526,15 @@ impl VllmEngine {
         steady.chunks.iter().fold(most, |most, &(slot, tokens)| {
             // Its last chunk is another matter: it yields output, and may be shorter.
             let r = self.request(slot);
-            most.min((r.known() + r.placeholders).saturating_sub(r.computed + 1) / tokens)
+            let chunks = (r.known() + r.placeholders).saturating_sub(r.computed + 1) / tokens;
+            // A chunk of one token counts as a decode once it lies past the prompt (a preempted request's outputs are
+            // computed again), so a repeated one must not cross that line.
+            let before_line = if tokens == 1 && r.computed <= r.prompt {
+                r.prompt - r.computed
+            } else {
+                u32::MAX
+            };
+            most.min(chunks).min(before_line)
         })
     }
 
