@@ -16,7 +16,7 @@
 //!
 //! 1. Simulated time is an integer count of nanoseconds. Floating point enters through checked constructors that
 //!    refuse NaN, infinities, negative values and overflow.
-//! 2. Events are ordered by (time, class, order of scheduling), all integers. At one instant step ends come
+//! 2. Events are ordered by (time, class, replica for step ends and else order of scheduling), all integers. At one instant step ends come
 //!    first, then faults, transfers, arrivals, control ticks.
 //! 3. All events of an instant are handled before any replica acts: an arrival at exactly the moment a step ends
 //!    is seen by the next schedule call.
