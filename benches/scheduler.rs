@@ -17,7 +17,7 @@ use kneeboard::steptime::{
     BatchShape, Deployment, FittedStepTime, LinearStepTime, Parameters, Roofline, StepTime,
 };
 use kneeboard::units::{SimDuration, SimTime};
-use kneeboard::workload::trace::{Prefix, Trace, TraceRequest};
+use kneeboard::workload::trace::{Prefix, TraceRequest};
 
 /// An engine with every request in its waiting queue.
 fn engine(config: &VllmConfig, requests: &[TraceRequest]) -> VllmEngine {
