@@ -1,8 +1,8 @@
-//! How fast step times, the KV cache, the engine and a whole run go. `cargo bench` takes about half a minute.
+//! How fast step times, the KV cache and the engine go, each without the others. `cargo bench --bench scheduler` takes
+//! about half a minute. Whole runs are in runs.rs.
 //!
-//! Each benchmark counts its steps once before it is timed, so that criterion prints steps a second; where the
-//! workload is a shipped scenario the count is checked, so that a change of what is simulated cannot pass for a
-//! change of speed.
+//! The engine here schedules every step row by row, as `Pace::Step` does: what leaping leaves to be done at arrivals,
+//! ends and evictions. Each benchmark counts its steps once before it is timed, so that criterion prints steps a second.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,16 +13,11 @@ use kneeboard::engine::vllm::{VllmConfig, VllmEngine};
 use kneeboard::engine::{Engine, StepPlan, StepResult};
 use kneeboard::kv::{BlockTable, KvCache, TokenStream};
 use kneeboard::profile::catalog;
-use kneeboard::scenario::Plan;
-use kneeboard::sim::{self, HostTimes};
 use kneeboard::steptime::{
     BatchShape, Deployment, FittedStepTime, LinearStepTime, Parameters, Roofline, StepTime,
 };
 use kneeboard::units::{SimDuration, SimTime};
-use kneeboard::workload::trace::{Prefix, Trace, TraceRequest};
-
-/// Steps of scenarios/bench/b1-10k-1replica.yaml.
-const B1_STEPS: u64 = 85_564;
+use kneeboard::workload::trace::{Prefix, TraceRequest};
 
 /// An engine with every request in its waiting queue.
 fn engine(config: &VllmConfig, requests: &[TraceRequest]) -> VllmEngine {
@@ -192,30 +187,12 @@ fn step_times(c: &mut Criterion) {
     group.finish();
 }
 
-fn whole_run(c: &mut Criterion) {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/bench/b1-10k-1replica.yaml");
-    let plan = Plan::load(&file, &[]).expect("the shipped scenario resolves");
-    let trace = plan.trace(0).expect("its requests can be drawn");
-    let machine = plan.machine().expect("its step times are stated in it");
-    let world = plan.world(HostTimes::default());
-    let run = |trace: &Trace| {
-        sim::run(&world, machine.step_time.as_ref(), trace).expect("the shipped scenario runs to its end")
-    };
-    let steps: usize = run(&trace).replicas.iter().map(|r| r.step_ends.len()).sum();
-    assert_eq!(steps as u64, B1_STEPS, "the scenario is no longer the same run");
-
-    let mut group = c.benchmark_group("run");
-    group.throughput(Throughput::Elements(B1_STEPS));
-    group.bench_function("b1-10k-1replica", |b| b.iter(|| run(&trace)));
-    group.finish();
-}
-
 criterion_group! {
     name = benches;
     config = Criterion::default()
         .sample_size(20)
-        .warm_up_time(Duration::from_secs(1))
-        .measurement_time(Duration::from_secs(5));
-    targets = step_times, kv_cache, engine_steps, whole_run
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2));
+    targets = step_times, kv_cache, engine_steps
 }
 criterion_main!(benches);

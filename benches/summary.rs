@@ -83,8 +83,8 @@ criterion_group! {
     name = benches;
     config = Criterion::default()
         .sample_size(20)
-        .warm_up_time(Duration::from_secs(1))
-        .measurement_time(Duration::from_secs(5));
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2));
     targets = of_record, streamed
 }
 criterion_main!(benches);
