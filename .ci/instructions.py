@@ -5,7 +5,8 @@
 A count does not depend on what else the machine does, so that a few per cent show where wall clock would need tens.
 It does depend on the compiler and the C library: after a change of either, or of the code, `--write` puts today's
 counts into the table; say in the commit why they changed. Steps are part of the table, so that a change of what is
-simulated cannot pass for a change of speed. Everything runs on one thread under valgrind's callgrind.
+simulated cannot pass for a change of speed. Everything runs on one thread under valgrind's callgrind. `--markdown`
+prints the table of docs/PERFORMANCE.md.
 
 Fails (exit code 1) when a count is above its limit or steps differ. Without valgrind: a line that says so and exit
 code 0, or 1 if KNEEBOARD_REQUIRE_VALGRIND is set. Rows that need ../shared/data are skipped where it is not, unless
@@ -76,18 +77,32 @@ def missing(row: dict[str, str]) -> bool:
     return True
 
 
+def as_markdown(rows: list[dict[str, str]]) -> str:
+    """The table of docs/PERFORMANCE.md."""
+    lines = ["| run | steps | instructions | a step | command |", "| --- | ---: | ---: | ---: | --- |"]
+    for row in rows:
+        instructions, steps = int(row["instructions"]), int(row["steps"] or 0)
+        each = [f"{steps:,}", f"{instructions:,}", f"{instructions / steps:,.0f}"] if steps else ["", f"{instructions:,}", ""]
+        lines.append(f"| {row['name']} | {' | '.join(each)} | `{row['command']}` |")
+    return "\n".join(lines)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kneeboard", type=Path, default=ROOT / "target/release/kneeboard", help="a release build")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="rows of the table")
     parser.add_argument("--write", action="store_true", help="put the counts into the table instead of comparing")
+    parser.add_argument("--markdown", action="store_true", help="print the table as it is, and run nothing")
     options = parser.parse_args()
+    with TABLE.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    if options.markdown:
+        print(as_markdown(rows))
+        return 0
     if shutil.which("valgrind") is None:
         required = bool(os.environ.get("KNEEBOARD_REQUIRE_VALGRIND"))
         print("FAILED" if required else "SKIPPED", "instruction counts: valgrind is not installed")
         return int(required)
-    with TABLE.open(newline="") as file:
-        rows = list(csv.DictReader(file))
     kneeboard = options.kneeboard.resolve()
     wanted = [row for row in rows if (not options.only or row["name"] in options.only) and not missing(row)]
     problems = []
