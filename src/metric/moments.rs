@@ -44,13 +44,27 @@ impl Moments {
         moments
     }
 
-    /// Adds up distances from the smallest value, in 64 bits where the values lie close together.
+    /// Of single values that never fall, so that their ends need not be looked for.
+    pub fn of_rising(values: &[u64]) -> Self {
+        let mut moments = Self::default();
+        for chunk in values.chunks(CHUNK) {
+            if let (Some(&min), Some(&max)) = (chunk.first(), chunk.last()) {
+                moments.add_between(chunk, min, max);
+            }
+        }
+        moments
+    }
+
     fn add_chunk(&mut self, values: &[u64]) {
         let min = values.iter().fold(u64::MAX, |a, &b| a.min(b));
         let max = values.iter().fold(0, |a, &b| a.max(b));
-        if values.is_empty() {
-            return;
+        if !values.is_empty() {
+            self.add_between(values, min, max);
         }
+    }
+
+    /// Adds up distances from the smallest value, in 64 bits where the values lie close together.
+    fn add_between(&mut self, values: &[u64], min: u64, max: u64) {
         let (n, base) = (values.len() as u128, u128::from(min));
         let (mut sum, mut squares) = (0u128, 0u128);
         if max - min < CLOSE {
@@ -214,6 +228,9 @@ mod tests {
             let mut parts = Moments::of(b.iter().map(|&v| (v, 3)));
             parts.merge(&Moments::of(a.iter().map(|&v| (v, 3))));
             prop_assert_eq!(whole, parts);
+            let mut rising = values.clone();
+            rising.sort_unstable();
+            prop_assert_eq!(Moments::of_rising(&rising), Moments::of_slice(&values));
             let mean = values.iter().sum::<u64>() as f64 / values.len() as f64;
             let variance = values.iter().map(|&v| (v as f64 - mean).powi(2)).sum::<f64>() / values.len() as f64;
             prop_assert!((whole.std().unwrap() - variance.sqrt()).abs() <= 1e-6 * variance.sqrt() + 1e-6);

@@ -74,8 +74,12 @@ impl ReplicaState {
             self.note_joined(run, gaps);
             gaps.iter_mut().for_each(|gap| *gap = gap.saturating_add(extra));
         }
-        let later = Moments::of_slice(&gaps[1..]);
         let rising = gaps[1..].is_sorted();
+        let later = if rising {
+            Moments::of_rising(&gaps[1..])
+        } else {
+            Moments::of_slice(&gaps[1..])
+        };
 
         let inside = |t: &SimTime| view.window.contains(*t);
         let alike =
