@@ -112,7 +112,7 @@ impl Sample {
         Moments::of(self.counts())
     }
 
-    /// The population standard deviation (divisor n, as in numpy and in vLLM's tables); see [`Moments::std`].
+    /// The population standard deviation (divisor n, as in numpy and in vLLM's tables).
     pub fn std(&self) -> Option<f64> {
         self.moments().std_of(self.counts())
     }

@@ -3,6 +3,7 @@
 mod config;
 mod output;
 mod queue;
+mod repeat;
 mod request;
 mod running;
 mod scheduler;

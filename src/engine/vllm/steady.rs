@@ -23,9 +23,9 @@ use crate::engine::{Grant, Left, StepPlan};
 
 /// When a steady request ends. Ordered by plan, then place in the running list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct End {
+pub(super) struct End {
     /// The plan whose commit ends it.
-    plan: u64,
+    pub plan: u64,
     order: u64,
     slot: u32,
     /// The scheduler knows its end beforehand and leaves it out of the plan that is made before that commit.
@@ -36,32 +36,32 @@ struct End {
 #[derive(Debug)]
 pub(super) struct SteadySet {
     /// Requests are taken in at all.
-    enabled: bool,
+    pub(super) enabled: bool,
     /// The step-time model wants the contexts one by one.
     lists_contexts: bool,
-    rows: u32,
+    pub(super) rows: u32,
     /// Computed tokens of all of them before the next plan.
-    computed: u64,
+    pub(super) computed: u64,
     /// Requests by class: those of class c take a block in the plans with number = c modulo block size.
-    class_rows: Vec<u32>,
+    pub(super) class_rows: Vec<u32>,
     /// Which ones, in the order of the running list; kept with prefix caching only.
     class_slots: Vec<Vec<u32>>,
     /// Number of the next plan modulo the block size.
-    phase: u32,
-    ends: BinaryHeap<Reverse<End>>,
+    pub(super) phase: u32,
+    pub(super) ends: BinaryHeap<Reverse<End>>,
     /// Ends of plans made and not committed whose requests have been taken out beforehand.
-    foreseen: VecDeque<End>,
+    pub(super) foreseen: VecDeque<End>,
     /// Running requests that are not steady, in the order of the running list.
-    listed: Vec<u32>,
+    pub(super) listed: Vec<u32>,
     /// Slots of the steady rows of plans under way that were written back since, by plan.
-    written_back: VecDeque<(u64, Vec<u32>)>,
+    pub(super) written_back: VecDeque<(u64, Vec<u32>)>,
     /// Members whose next full blocks others could find in the prefix cache.
-    shared_tails: u32,
+    pub(super) shared_tails: u32,
     /// Listed rows of the last plan and their tokens, if that plan can repeat itself.
-    chunks: Vec<(u32, u32)>,
-    repeatable: bool,
+    pub(super) chunks: Vec<(u32, u32)>,
+    pub(super) repeatable: bool,
     /// Requests that left since this was last told.
-    left: Vec<Left>,
+    pub(super) left: Vec<Left>,
     /// Memory used again.
     scratch: Vec<(u64, u32, Take)>,
 }
@@ -106,14 +106,14 @@ impl SteadySet {
     }
 
     /// Blocks that all steady rows take in the next plans.
-    fn blocks_of(&self, plans: u32) -> u32 {
+    pub(super) fn blocks_of(&self, plans: u32) -> u32 {
         let classes = self.class_rows.len() as u32;
         let rounds = plans / classes * self.rows;
         let rest = (0..plans % classes).map(|plan| self.class_rows[((self.phase + plan) % classes) as usize]);
         rounds + rest.sum::<u32>()
     }
 
-    fn next_phase(&mut self) {
+    pub(super) fn next_phase(&mut self) {
         self.phase += 1;
         if self.phase as usize == self.class_rows.len() {
             self.phase = 0;
@@ -217,7 +217,7 @@ impl VllmEngine {
 
     /// Blocks of one plan, for the chunks and the steady rows; they are known to be there. With prefix caching blocks
     /// are entered in the index in the order of the rows, since the older of two copies is the one that is found.
-    fn take_blocks(&mut self) {
+    pub(super) fn take_blocks(&mut self) {
         let phase = self.steady.phase as usize;
         if !self.config.enable_prefix_caching {
             self.kv.take(self.steady.class_rows[phase]);
@@ -483,112 +483,6 @@ impl VllmEngine {
         self.steady
             .listed
             .retain(|&s| requests[s as usize].state == State::Running);
-    }
-
-    /// Notes whether the plan just made can repeat itself. `stable` says that nobody can be admitted before something
-    /// arrives or ends, unless what is found in the prefix cache changes, which `looked_up` says matters.
-    pub(super) fn note_repetition(&mut self, plan: &StepPlan, stable: bool, looked_up: bool) {
-        let changes = plan.is_empty()
-            || !plan.admitted.is_empty()
-            || !plan.preempted.is_empty()
-            || !plan.only_repeats();
-        let chunks = &self.steady.chunks;
-        let all_listed = chunks.len() == self.steady.listed.len();
-        let private = |slot: u32| {
-            let r = self.request(slot);
-            r.stream.tail_is_private(r.computed)
-        };
-        let can_be_found = looked_up
-            && self.config.enable_prefix_caching
-            && (self.steady.shared_tails > 0 || !chunks.iter().all(|c| private(c.0)));
-        self.steady.repeatable = self.steady.enabled && stable && !changes && all_listed && !can_be_found;
-    }
-
-    /// A plan that was made row by row does not repeat itself.
-    pub(super) fn forbid_repetition(&mut self) {
-        self.steady.repeatable = false;
-    }
-
-    pub(super) fn take_left(&mut self, into: &mut Vec<Left>) {
-        into.append(&mut self.steady.left);
-    }
-
-    pub(super) fn repeats_of_last_plan(&self) -> u32 {
-        let steady = &self.steady;
-        if !steady.repeatable || !steady.foreseen.is_empty() || !steady.written_back.is_empty() {
-            return 0;
-        }
-        let to_end = steady.ends.peek().map_or(u64::MAX, |Reverse(end)| {
-            debug_assert!(end.plan >= self.planned, "an end was missed");
-            end.plan.saturating_sub(self.planned)
-        });
-        let most = u32::try_from(to_end).unwrap_or(u32::MAX);
-        steady.chunks.iter().fold(most, |most, &(slot, tokens)| {
-            // Its last chunk is another matter: it yields output, and may be shorter.
-            let r = self.request(slot);
-            let chunks = (r.known() + r.placeholders).saturating_sub(r.computed + 1) / tokens;
-            // A chunk of one token counts as a decode once it lies past the prompt (a preempted request's outputs are
-            // computed again), so a repeated one must not cross that line.
-            let before_line = if tokens == 1 && r.computed <= r.prompt {
-                r.prompt - r.computed
-            } else {
-                u32::MAX
-            };
-            most.min(chunks).min(before_line)
-        })
-    }
-
-    pub(super) fn foresee_blocks(&self, most: u32, free: &mut Vec<u32>) {
-        free.clear();
-        let steady = &self.steady;
-        let classes = &steady.class_rows[..];
-        let (mut left, mut phase) = (self.kv.free(), steady.phase as usize);
-        for plan in 0..most {
-            let mut need = classes[phase];
-            for &(slot, tokens) in &steady.chunks {
-                let before = self.request(slot).computed + plan * tokens;
-                need += self.kv.blocks_for(before + tokens) - self.kv.blocks_for(before);
-            }
-            let Some(after) = left.checked_sub(need) else {
-                return;
-            };
-            left = after;
-            free.push(left);
-            phase += 1;
-            if phase == classes.len() {
-                phase = 0;
-            }
-        }
-    }
-
-    pub(super) fn take_repeats(&mut self, plans: u32) {
-        if self.config.enable_prefix_caching {
-            for _ in 0..plans {
-                self.planned += 1;
-                self.take_blocks();
-                self.grow_chunks(1);
-                self.steady.next_phase();
-            }
-        } else {
-            self.planned += u64::from(plans);
-            self.kv.take(self.steady.blocks_of(plans));
-            self.grow_chunks(plans);
-            for index in 0..self.steady.chunks.len() {
-                let (slot, _) = self.steady.chunks[index];
-                let r = &mut self.requests[slot as usize];
-                self.kv.grow(&mut r.table, r.computed);
-            }
-            let classes = self.steady.class_rows.len() as u32;
-            self.steady.phase = (self.steady.phase + plans % classes) % classes;
-        }
-        self.committed += u64::from(plans);
-        self.steady.computed += u64::from(self.steady.rows) * u64::from(plans);
-    }
-
-    fn grow_chunks(&mut self, plans: u32) {
-        for &(slot, tokens) in &self.steady.chunks {
-            self.requests[slot as usize].computed += plans * tokens;
-        }
     }
 }
 
