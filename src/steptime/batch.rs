@@ -24,6 +24,9 @@ pub struct BatchShape {
     /// Decode rows one by one. Those of one token each may be counted in the sums alone ([`Self::add_decodes`]);
     /// models that need each say so ([`super::StepTime::needs_decode_rows`]).
     pub decodes: Vec<RowShape>,
+    /// The same rows decoded in the step before and nothing happened in between, so a host that works ahead of the
+    /// device has nothing to wait for. Told by engines whose step time depends on it (Neuron).
+    pub repeated: bool,
 }
 
 /// One row of a batch.
@@ -186,6 +189,7 @@ impl BatchShape {
         for row in self.prefills.iter_mut().chain(&mut self.decodes) {
             *row = row.after(steps);
         }
+        self.repeated |= steps > 0;
     }
 }
 
@@ -219,6 +223,7 @@ mod tests {
                 later.add_decode(tokens, computed + steps * tokens);
             }
             batch.advance(steps);
+            later.repeated = steps > 0;
             prop_assert_eq!(batch, later);
         }
 

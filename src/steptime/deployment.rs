@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::BatchShape;
 use super::graphs::{CaptureSizes, GraphMode, StepMode};
+use super::static_shape::StaticShapes;
 use crate::input::InputError;
 use crate::profile::{Accelerator, Model};
 
@@ -227,6 +228,8 @@ pub struct Deployment {
     pub graph_mode: GraphMode,
     /// Steps are scheduled one ahead of the device, which hides the host's work (rule S51).
     pub asynchronous: bool,
+    /// The compiled shapes of an engine that knows no others; `None` where batches are computed as they are.
+    pub static_shapes: Option<StaticShapes>,
 }
 
 impl Deployment {
@@ -245,6 +248,7 @@ impl Deployment {
             graphs: CaptureSizes::default_for(256, 8192, 1, true, super::graphs::CAPTURE_CEILING),
             graph_mode: GraphMode::default(),
             asynchronous: true,
+            static_shapes: None,
             model,
             accelerator,
         }

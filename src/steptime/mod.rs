@@ -14,6 +14,7 @@ pub mod parameters;
 pub mod roofline;
 pub mod roofline_fit;
 pub mod seal;
+pub mod static_shape;
 
 pub use any_fit::AnyFit;
 pub use batch::{BatchShape, RowShape};
@@ -26,6 +27,7 @@ pub use linear::LinearStepTime;
 pub use parameters::{Param, Parameters};
 pub use roofline::Roofline;
 pub use roofline_fit::RooflineFit;
+pub use static_shape::{Program, StaticShapes};
 
 use crate::units::SimDuration;
 
