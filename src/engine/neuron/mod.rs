@@ -66,7 +66,7 @@ impl Engine for NeuronEngine {
         self.base.plan_view(plan, self.last);
         self.blocked = self.last == View::Head && plan.is_empty();
         let decodes = self.last == View::Running && plan.preempted.is_empty();
-        plan.shape.repeated = decodes && !self.changed && !plan.is_empty();
+        plan.shape.repeated = Some(decodes && !self.changed && !plan.is_empty());
         self.changed = !decodes;
     }
 

@@ -205,7 +205,7 @@ fn a_batch_repeats_from_its_second_decode_on() {
     let mut repeated = Vec::new();
     for _ in 0..7 {
         b.step();
-        repeated.push(b.plan.shape.repeated);
+        repeated.push(b.plan.shape.repeated == Some(true));
     }
     // Two prompts; three decodes of both, the last of which ends A; two of B alone.
     assert_eq!(repeated, [false, false, false, true, true, false, true]);
