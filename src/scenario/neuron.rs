@@ -238,8 +238,11 @@ fn check_ranges(e: &Engine, blame: &Blame<'_>) -> Result<(), InputError> {
     blame
         .absent(
             "system.engine.num_gpu_blocks",
-            e.num_gpu_blocks.as_ref().filter(|_| e.pa_num_blocks.is_some()),
-            "keep one of pa_num_blocks and num_gpu_blocks: the second counts the null block too",
+            e.num_gpu_blocks.as_ref().filter(|&&n| {
+                e.pa_num_blocks
+                    .is_some_and(|usable| usable.checked_add(1) != Some(n))
+            }),
+            "it contradicts pa_num_blocks, which counts all but the null block: keep one of the two",
         )
         .and_then(|()| {
             blame.absent(

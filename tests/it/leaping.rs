@@ -30,7 +30,14 @@ impl StepTime for ByRow {
             .iter()
             .map(|r| u64::from(r.computed + 9) * u64::from(r.tokens))
             .sum();
-        SimDuration(if batch.repeated == Some(true) { 800_000 } else { 900_000 } + decodes + prefills)
+        SimDuration(
+            if batch.repeated == Some(true) {
+                800_000
+            } else {
+                900_000
+            } + decodes
+                + prefills,
+        )
     }
 
     fn needs_decode_rows(&self) -> bool {
