@@ -148,7 +148,7 @@ pub fn compare_all(
     // How much real repeats differ is measured, not predicted: repeats among the compared captures tell it too.
     let fitted: &[RepeatSpread] = match fit {
         AnyFit::Linear(fit) => &fit.repeats,
-        AnyFit::Roofline(_) => &[],
+        AnyFit::Roofline(_) | AnyFit::StaticShape(_) => &[],
     };
     let repeats = merge_repeats(fitted, &spreads_of_repeats(captures)?);
     let outcomes: Vec<anyhow::Result<Result<CaptureComparison, Skipped>>> = captures

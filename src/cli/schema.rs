@@ -10,7 +10,7 @@ use crate::input::InputError;
 use crate::metric::Summary;
 use crate::profile::{Accelerator, EngineDefaults, Instance, Model};
 use crate::scenario::Scenario;
-use crate::steptime::{Fit, RooflineFit};
+use crate::steptime::{Fit, RooflineFit, StaticFit};
 use crate::verify::compare::CompareReport;
 use crate::verify::points::PointsReport;
 
@@ -69,6 +69,11 @@ pub fn schemas() -> Vec<SchemaEntry> {
             name: "roofline-fit",
             about: "fit of the roofline (calibrate kernels, events, points, steps --form roofline)",
             schema: || schema_for!(RooflineFit),
+        },
+        SchemaEntry {
+            name: "static-fit",
+            about: "fit of static shapes (calibrate programs)",
+            schema: || schema_for!(StaticFit),
         },
         SchemaEntry {
             name: "summary",

@@ -51,6 +51,10 @@ pub struct Accelerator {
     /// Dense fp4 peak in TFLOP/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fp4_tflops: Option<Figure<f64>>,
+    /// Cores that ranks are placed on, each with its share of memory, bandwidth and rates (NeuronCores); absent where a
+    /// rank is a whole device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores: Option<Figure<u32>>,
     /// Memory on the chip that all its cores reach (last-level cache or scratchpad), in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_chip_bytes: Option<Figure<u64>>,
@@ -151,6 +155,7 @@ impl Facts for Accelerator {
             fp8_tflops,
             int8_tops,
             fp4_tflops,
+            cores,
             on_chip_bytes,
             on_chip_kind,
             scaleup_link,

@@ -146,6 +146,7 @@ static RANGES: &[Range] = &[
     range("fp8_tflops", 0.05, 2e5, "TFLOP/s", FLOPS),
     range("int8_tops", 0.05, 2e5, "TOP/s", FLOPS),
     range("fp4_tflops", 0.05, 4e5, "TFLOP/s", FLOPS),
+    range("cores", 1.0, 1024.0, "cores", &[]),
     range("on_chip_bytes", 1e5, 1e11, "bytes", &[(1048576.0, "MiB")]),
     range("scaleup_gb_s", 0.5, 1e4, "GB/s in one direction", RATE),
     range("pcie_gb_s", 0.5, 2e3, "GB/s in one direction", RATE),

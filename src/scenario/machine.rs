@@ -1,6 +1,6 @@
 //! The machine that a plan runs on, and where a fit of it is looked for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,8 +8,11 @@ use crate::input::InputError;
 use crate::profile::{Accelerator, catalog};
 use crate::sim::{FrontEnd, HostTimes};
 use crate::steptime::hull::{AxisRange, axis_names};
-use crate::steptime::roofline_fit::Door;
-use crate::steptime::{AnyFit, Deployment, Fit, Hull, Param, Parameters, Roofline, RooflineFit, StepTime};
+use crate::steptime::roofline_fit::{Door, SpeaksFor};
+use crate::steptime::{
+    AnyFit, Deployment, Fit, Hull, Param, Parameters, Roofline, RooflineFit, StaticFit, StaticParam,
+    StaticParameters, StaticStepTime, StepTime,
+};
 use crate::units::SimDuration;
 
 /// The machine that a plan runs on.
@@ -64,12 +67,13 @@ impl Fits {
 /// The word that asks for the nearest shipped fit.
 pub const AUTO: &str = "auto";
 
-/// The shipped fit of the roofline that is nearest to a deployment: of its accelerator before others, of whole runs
+/// The shipped fit that is nearest to a deployment: one of static shapes where the deployment has them, else one of the
+/// roofline; of its accelerator before others, of whole runs
 /// before kernels alone, of its number format before others; of other accelerators the one whose bandwidth and bf16
 /// rate are nearest. Looked for as in [`locate`].
 ///
 /// # Errors
-/// [`InputError`] when there is no folder of fits, or none in it is one of the roofline.
+/// [`InputError`] when there is no folder of fits, or none in it is of the form asked for.
 pub fn nearest_fit(deployment: &Deployment, base: &Path) -> Result<PathBuf, InputError> {
     nearest_of(&Fits::default(), deployment, base)
 }
@@ -95,31 +99,53 @@ pub(super) fn nearest_of(fits: &Fits, deployment: &Deployment, base: &Path) -> R
     let mut best: Option<((u64, bool, bool), PathBuf)> = None;
     for path in paths {
         let fit = fits.read(&path)?;
-        let AnyFit::Roofline(fit) = fit.as_ref() else {
-            continue;
+        let shapes = deployment.static_shapes.is_some();
+        let rank = match fit.as_ref() {
+            AnyFit::Roofline(fit) if !shapes => {
+                let of_kernels = fit.door == Door::Kernels;
+                distance(
+                    &fit.speaks_for,
+                    &fit.beyond(deployment),
+                    of_kernels,
+                    deployment,
+                    base,
+                )
+            }
+            AnyFit::StaticShape(fit) if shapes => {
+                distance(&fit.speaks_for, &fit.beyond(deployment), false, deployment, base)
+            }
+            _ => continue,
         };
-        let rank = distance(fit, deployment, base);
         if best.as_ref().is_none_or(|(least, _)| rank < *least) {
             best = Some((rank, path));
         }
     }
     best.map(|(_, path)| path).ok_or_else(|| {
-        InputError::in_file(&found, "holds no fit of the roofline")
+        let form = if deployment.static_shapes.is_some() {
+            "static shapes"
+        } else {
+            "the roofline"
+        };
+        InputError::in_file(&found, format!("holds no fit of {form}"))
             .at("system.fit")
             .allowed("name a fit file")
     })
 }
 
 /// How far a fit is from a deployment; less is nearer.
-fn distance(fit: &RooflineFit, deployment: &Deployment, base: &Path) -> (u64, bool, bool) {
-    let beyond = fit.beyond(deployment);
+fn distance(
+    speaks: &SpeaksFor,
+    beyond: &BTreeSet<String>,
+    of_kernels: bool,
+    deployment: &Deployment,
+    base: &Path,
+) -> (u64, bool, bool) {
     let figures = |a: &Accelerator| {
         let bandwidth = a.memory_bandwidth_gb_s.as_ref().map_or(1.0, |f| f.value);
         (bandwidth, a.bf16_tflops.as_ref().map_or(1.0, |f| f.value))
     };
     let (bandwidth, rate) = figures(&deployment.accelerator);
-    let apart = fit
-        .speaks_for
+    let apart = speaks
         .accelerators
         .iter()
         .filter_map(|name| catalog::accelerator(name, base).ok())
@@ -134,30 +160,87 @@ fn distance(fit: &RooflineFit, deployment: &Deployment, base: &Path) -> (u64, bo
     let other = beyond.contains("accelerator");
     (
         if other { apart.max(1) } else { 0 },
-        fit.door == Door::Kernels,
+        of_kernels,
         beyond.contains("dtype"),
     )
 }
 
-/// Reads a fit of either form and says what it knows of the machine under `deployment`.
+/// Reads a fit of any form and says what it knows of the machine under `deployment`.
 ///
 /// # Errors
-/// [`InputError`] when it is not there or is no fit, or when a fit of the roofline meets no deployment.
+/// [`InputError`] when it is not there or is no fit, or when a fit that needs a deployment meets none.
 pub(super) fn load(fits: &Fits, path: &Path, deployment: Option<&Deployment>) -> Result<Machine, InputError> {
     match fits.read(path)?.as_ref() {
         AnyFit::Linear(fit) => of_fit(fit, path),
-        AnyFit::Roofline(fit) => {
-            let deployment = deployment.ok_or_else(|| {
-                InputError::in_file(
-                    path,
-                    "is a fit of the roofline, which needs a model and an accelerator",
-                )
-                .at("system")
-                .allowed("name profiles under system.model and system.accelerator")
-            })?;
-            of_roofline(fit, fit.values(), path, deployment)
-        }
+        AnyFit::Roofline(fit) => of_roofline(fit, fit.values(), path, needed(deployment, path)?),
+        AnyFit::StaticShape(fit) => of_static_shapes(fit, fit.values(), path, needed(deployment, path)?),
     }
+}
+
+fn needed<'a>(deployment: Option<&'a Deployment>, path: &Path) -> Result<&'a Deployment, InputError> {
+    deployment.ok_or_else(|| {
+        InputError::in_file(
+            path,
+            "derives step times from physics, which needs a model and an accelerator",
+        )
+        .at("system")
+        .allowed("name profiles under system.model and system.accelerator")
+    })
+}
+
+/// The machine of a fit of static shapes with these parameters.
+///
+/// # Errors
+/// [`InputError`] when the deployment has no static shapes, or the device's profile lacks a figure that step times
+/// need.
+pub fn of_static_shapes(
+    fit: &StaticFit,
+    parameters: StaticParameters,
+    path: &Path,
+    deployment: &Deployment,
+) -> Result<Machine, InputError> {
+    let times = StaticStepTime::new(deployment, parameters, &fit.programs)
+        .map_err(|e| InputError::in_file(path, e.to_string()).at("system"))?;
+    let beyond: Vec<String> = fit.beyond(deployment).into_iter().collect();
+    let mut limitations = carried_over(&fit.name, &beyond);
+    let derived = times.derived_programs().count();
+    if derived > 0 && !fit.programs.is_empty() {
+        limitations.push(format!(
+            "{derived} of {} compiled programs were not measured on a deployment like this one; their times are \
+             those of the fitted model",
+            times.programs()
+        ));
+    }
+    Ok(Machine {
+        step_time: Arc::new(times),
+        host: HostTimes::default(),
+        front_end: static_front_end(&parameters),
+        // Batches are padded to compiled shapes: they leave what was seen only as the deployment does.
+        hull: None,
+        limitations,
+    })
+}
+
+/// The front end that the parameters of static shapes describe.
+pub fn static_front_end(parameters: &StaticParameters) -> FrontEnd {
+    let time = |p: StaticParam| SimDuration::try_from_secs_f64(parameters[p]).unwrap_or_default();
+    FrontEnd {
+        inbound: time(StaticParam::FrontEndIn),
+        outbound: time(StaticParam::FrontEndOut),
+        per_output_token: time(StaticParam::ClientTokenTime),
+    }
+}
+
+/// What results must say where a fit does not speak for a deployment.
+fn carried_over(name: &str, beyond: &[String]) -> Vec<String> {
+    if beyond.is_empty() {
+        return Vec::new();
+    }
+    vec![format!(
+        "step times are carried over (extrapolation): the fit {name} does not speak for this {}; expect errors \
+         several times those that it states",
+        beyond.join(", ")
+    )]
 }
 
 /// The machine of a fit of the roofline with these parameters.
@@ -184,16 +267,13 @@ pub fn of_roofline(
         })
         .collect();
     let beyond: Vec<String> = fit.beyond(deployment).into_iter().collect();
-    let limitations = if beyond.is_empty() {
-        Vec::new()
-    } else {
-        vec![format!(
-            "step times are carried over: the fit {} does not speak for this {}; expect errors several times those \
-             that it states",
-            fit.name,
-            beyond.join(", ")
-        )]
-    };
+    let mut limitations = carried_over(&fit.name, &beyond);
+    if deployment.static_shapes.is_some() {
+        limitations.push(format!(
+            "the fit {} is one of devices that compute batches as they are: padding to compiled shapes is not counted",
+            fit.name
+        ));
+    }
     Ok(Machine {
         step_time: Arc::new(roofline),
         host: HostTimes::default(),

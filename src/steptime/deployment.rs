@@ -208,7 +208,7 @@ fn named<T: Copy>(
 pub struct Deployment {
     /// The model.
     pub model: Model,
-    /// The device, of which there are `tp * pp`.
+    /// The device; of it there are as many as [`Self::devices`] says.
     pub accelerator: Accelerator,
     /// Format of the linear layers' weights (attention, feed-forward, shared experts).
     pub dtype: WeightDtype,
@@ -228,6 +228,8 @@ pub struct Deployment {
     pub graph_mode: GraphMode,
     /// Steps are scheduled one ahead of the device, which hides the host's work (rule S51).
     pub asynchronous: bool,
+    /// Cores of the device that make up one rank (Neuron: LNC); `None` where a rank is a whole device.
+    pub logical_core: Option<u32>,
     /// The compiled shapes of an engine that knows no others; `None` where batches are computed as they are.
     pub static_shapes: Option<StaticShapes>,
 }
@@ -248,6 +250,7 @@ impl Deployment {
             graphs: CaptureSizes::default_for(256, 8192, 1, true, super::graphs::CAPTURE_CEILING),
             graph_mode: GraphMode::default(),
             asynchronous: true,
+            logical_core: None,
             static_shapes: None,
             model,
             accelerator,
@@ -269,9 +272,35 @@ impl Deployment {
         self.kv_dtype.bytes()
     }
 
-    /// Devices of the replica.
-    pub const fn devices(&self) -> u32 {
-        self.tp * self.pp
+    /// Devices of the replica: as many as its ranks fill.
+    pub fn devices(&self) -> u32 {
+        let ranks = self.tp * self.pp;
+        match (self.cores(), self.logical_core) {
+            (Some(cores), Some(logical)) => (ranks * logical).div_ceil(cores),
+            _ => ranks,
+        }
+    }
+
+    /// What a rank has of its device's memory, bandwidth and rates: 1 where it is the whole device.
+    pub fn share_of_device(&self) -> f64 {
+        match (self.cores(), self.logical_core) {
+            (Some(cores), Some(logical)) => f64::from(logical) / f64::from(cores),
+            _ => 1.0,
+        }
+    }
+
+    /// Memory of a rank in bytes, where the profile knows that of the device.
+    pub fn rank_memory_bytes(&self) -> Option<f64> {
+        let device = self.accelerator.memory_bytes.as_ref()?;
+        Some(device.value as f64 * self.share_of_device())
+    }
+
+    fn cores(&self) -> Option<u32> {
+        self.accelerator
+            .cores
+            .as_ref()
+            .map(|f| f.value)
+            .filter(|&c| c > 0)
     }
 
     /// How a batch is launched (rule S86).
@@ -322,6 +351,24 @@ mod tests {
         ] {
             assert_eq!(WeightDtype::of_bytes(bytes), dtype);
         }
+    }
+
+    #[test]
+    fn a_rank_on_neuron_is_a_logical_core() {
+        let here = Path::new("");
+        let model = catalog::model("qwen3-8b", here).unwrap();
+        let whole = Deployment::new(model, catalog::accelerator("trn2", here).unwrap());
+        assert!((whole.share_of_device() - 1.0).abs() < 1e-12);
+        let on = |tp, logical_core| Deployment {
+            tp,
+            logical_core: Some(logical_core),
+            ..whole.clone()
+        };
+        assert!((on(4, 2).share_of_device() - 0.25).abs() < 1e-12);
+        let counts = [on(1, 2), on(4, 2), on(5, 2), on(8, 1)].map(|d| d.devices());
+        assert_eq!(counts, [1, 1, 2, 1]);
+        let gib = on(1, 2).rank_memory_bytes().unwrap() / 1024f64.powi(3);
+        assert!((gib - 24.0).abs() < 1e-9);
     }
 
     #[test]

@@ -10,11 +10,16 @@ pub mod fitted;
 pub mod graphs;
 pub mod hull;
 pub mod linear;
+pub mod neuron_link;
 pub mod parameters;
 pub mod roofline;
 pub mod roofline_fit;
 pub mod seal;
+pub mod static_fit;
+pub mod static_parameters;
+pub mod static_roofline;
 pub mod static_shape;
+pub mod static_time;
 
 pub use any_fit::AnyFit;
 pub use batch::{BatchShape, RowShape};
@@ -27,7 +32,11 @@ pub use linear::LinearStepTime;
 pub use parameters::{Param, Parameters};
 pub use roofline::Roofline;
 pub use roofline_fit::RooflineFit;
+pub use static_fit::{MeasuredProgram, StaticFit};
+pub use static_parameters::{StaticParam, StaticParameters};
+pub use static_roofline::StaticRoofline;
 pub use static_shape::{Program, StaticShapes};
+pub use static_time::StaticStepTime;
 
 use crate::units::SimDuration;
 

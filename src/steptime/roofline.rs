@@ -47,31 +47,31 @@ pub struct MissingFigure {
 
 /// Matrix products of one layer (or the LM head) on one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-struct Gemm {
+pub(super) struct Gemm {
     /// Weights.
-    params: f64,
+    pub(super) params: f64,
     /// Bytes of one weight.
-    weight_bytes: f64,
+    pub(super) weight_bytes: f64,
     /// Activation elements read and written for one token.
     elements_per_token: f64,
 }
 
 /// Experts of one layer on one rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Experts {
-    layers: f64,
+pub(super) struct Experts {
+    pub(super) layers: f64,
     /// Experts of the model.
-    total: f64,
-    per_token: f64,
+    pub(super) total: f64,
+    pub(super) per_token: f64,
     /// Share of the experts that this rank holds.
-    share: f64,
+    pub(super) share: f64,
     /// Weights of one expert on this rank.
-    params: f64,
-    weight_bytes: f64,
+    pub(super) params: f64,
+    pub(super) weight_bytes: f64,
     /// Activation elements read and written for one token and expert.
     elements_per_token: f64,
     /// Shared experts and the router.
-    always: Gemm,
+    pub(super) always: Gemm,
 }
 
 /// A device under a model: everything about the deployment that step times need, in numbers.
@@ -86,17 +86,17 @@ pub struct Roofline {
     weight_bytes_per_s: f64,
     attention_rates: AttentionRates,
     link: Option<Link>,
-    layers: f64,
-    attention_gemm: Gemm,
-    mlp: Gemm,
-    mlp_layers: f64,
-    experts: Option<Experts>,
-    attention: [Attention; 2],
-    lm_head: Gemm,
-    hidden: f64,
+    pub(super) layers: f64,
+    pub(super) attention_gemm: Gemm,
+    pub(super) mlp: Gemm,
+    pub(super) mlp_layers: f64,
+    pub(super) experts: Option<Experts>,
+    pub(super) attention: [Attention; 2],
+    pub(super) lm_head: Gemm,
+    pub(super) hidden: f64,
     vocab_per_rank: f64,
     /// All-reduces of a layer.
-    reduces_per_layer: f64,
+    pub(super) reduces_per_layer: f64,
     /// Passes that quantise activations, elements a token and layer.
     quantised_elements: f64,
 }
@@ -155,21 +155,24 @@ impl Roofline {
                 figure,
             })
         };
+        let share = deployment.share_of_device();
         let bandwidth = 1e9
+            * share
             * figure(
                 device.memory_bandwidth_gb_s.as_ref().map(|f| f.value),
                 "memory_bandwidth_gb_s",
             )?;
-        let bf16 = 1e12 * figure(device.bf16_tflops.as_ref().map(|f| f.value), "bf16_tflops")?;
-        let dense = Arithmetic::of(deployment.dtype.compute(), device, bf16, &parameters);
-        let expert = Arithmetic::of(deployment.expert_dtype.compute(), device, bf16, &parameters);
+        let bf16 = 1e12 * share * figure(device.bf16_tflops.as_ref().map(|f| f.value), "bf16_tflops")?;
+        let arithmetic = |class| Arithmetic::of(class, device, share, bf16, &parameters);
+        let dense = arithmetic(deployment.dtype.compute());
+        let expert = arithmetic(deployment.expert_dtype.compute());
         let link = if deployment.tp > 1 || deployment.pp > 1 {
             let own = device.scaleup_gb_s.as_ref().map(|f| f.value);
             let bus = device.pcie_gb_s.as_ref().map(|f| f.value);
             let gb_s = figure(own.or(bus), "scaleup_gb_s or pcie_gb_s")?;
             Some(Link {
                 latency_s: parameters[Param::AllReduceLatency],
-                bytes_per_s: 1e9 * gb_s * parameters[Param::AllReduceBandwidth],
+                bytes_per_s: 1e9 * share * gb_s * parameters[Param::AllReduceBandwidth],
                 all_to_all: own.is_some() && reaches_all(device),
             })
         } else {
@@ -178,7 +181,7 @@ impl Roofline {
         let mut roofline = Self::layout(&deployment);
         roofline.arithmetic = dense;
         roofline.expert_arithmetic = expert;
-        roofline.head_arithmetic = Arithmetic::of(ComputeClass::Bf16, device, bf16, &parameters);
+        roofline.head_arithmetic = arithmetic(ComputeClass::Bf16);
         if !dense.narrow {
             roofline.quantised_elements = 0.0;
         }
@@ -314,7 +317,7 @@ impl Roofline {
     }
 
     /// Weights, heads and cache of one rank. All pipeline stages of a step follow each other, so all layers count.
-    fn layout(deployment: &Deployment) -> Self {
+    pub(super) fn layout(deployment: &Deployment) -> Self {
         let model = &deployment.model;
         let tp = f64::from(deployment.tp.max(1));
         let hidden = f64::from(model.hidden.value);
@@ -489,7 +492,7 @@ impl Arithmetic {
 
     /// What a device computes a format with: its own units, or, where it has none, bf16 after widening the weights,
     /// as vLLM's weight-only kernels do.
-    fn of(class: ComputeClass, device: &Accelerator, bf16: f64, parameters: &Parameters) -> Self {
+    fn of(class: ComputeClass, device: &Accelerator, share: f64, bf16: f64, parameters: &Parameters) -> Self {
         let figure = match class {
             ComputeClass::Bf16 => None,
             ComputeClass::Fp8 => device.fp8_tflops.as_ref(),
@@ -498,7 +501,7 @@ impl Arithmetic {
         };
         match figure {
             Some(f) => Self {
-                flops: 1e12 * f.value * parameters[Param::GemmCompute8Bit],
+                flops: 1e12 * share * f.value * parameters[Param::GemmCompute8Bit],
                 join_at_most: NARROW_JOIN,
                 narrow: true,
             },

@@ -190,6 +190,32 @@ pub struct FitData {
     pub n: u64,
 }
 
+/// What of a deployment a fit does not speak for: `accelerator`, `dtype`, `kv_dtype`, `model`, `tp`, `pp`, `ep`.
+pub fn beyond(speaks: &SpeaksFor, hull: &[FitRange], deployment: &Deployment) -> BTreeSet<String> {
+    let mut out = BTreeSet::new();
+    let mut check = |axis: &str, known: &[String], value: &str| {
+        if !known.is_empty() && !known.iter().any(|k| k == value) {
+            out.insert(axis.to_owned());
+        }
+    };
+    check("accelerator", &speaks.accelerators, &deployment.accelerator.name);
+    check("dtype", &speaks.dtypes, deployment.dtype.name());
+    check("dtype", &speaks.dtypes, deployment.expert_dtype.name());
+    check("kv_dtype", &speaks.kv_dtypes, deployment.kv_dtype.name());
+    check("model", &speaks.models, &deployment.model.name);
+    for (axis, value) in [
+        ("tp", deployment.tp),
+        ("pp", deployment.pp),
+        ("ep", deployment.ep),
+    ] {
+        let seen = hull.iter().find(|r| r.axis == axis);
+        if seen.is_some_and(|r| !(r.low..=r.high).contains(&f64::from(value))) {
+            out.insert(axis.to_owned());
+        }
+    }
+    out
+}
+
 impl RooflineFit {
     /// Reads and checks a fit.
     ///
@@ -244,32 +270,9 @@ impl RooflineFit {
         of(stat).or_else(|| of("any")).map(|m| m.log_sd)
     }
 
-    /// What of a deployment the fit does not speak for: `accelerator`, `dtype`, `kv_dtype`, `model`, `tp`, `pp`,
-    /// `ep`.
+    /// What of a deployment the fit does not speak for, as [`beyond`] tells.
     pub fn beyond(&self, deployment: &Deployment) -> BTreeSet<String> {
-        let speaks = &self.speaks_for;
-        let mut out = BTreeSet::new();
-        let mut check = |axis: &str, known: &[String], value: &str| {
-            if !known.is_empty() && !known.iter().any(|k| k == value) {
-                out.insert(axis.to_owned());
-            }
-        };
-        check("accelerator", &speaks.accelerators, &deployment.accelerator.name);
-        check("dtype", &speaks.dtypes, deployment.dtype.name());
-        check("dtype", &speaks.dtypes, deployment.expert_dtype.name());
-        check("kv_dtype", &speaks.kv_dtypes, deployment.kv_dtype.name());
-        check("model", &speaks.models, &deployment.model.name);
-        for (axis, value) in [
-            ("tp", deployment.tp),
-            ("pp", deployment.pp),
-            ("ep", deployment.ep),
-        ] {
-            let seen = self.hull.iter().find(|r| r.axis == axis);
-            if seen.is_some_and(|r| !(r.low..=r.high).contains(&f64::from(value))) {
-                out.insert(axis.to_owned());
-            }
-        }
-        out
+        beyond(&self.speaks_for, &self.hull, deployment)
     }
 
     fn check(&self, path: &Path) -> Result<(), InputError> {

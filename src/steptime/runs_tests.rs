@@ -141,6 +141,26 @@ proptest! {
     }
 
     #[test]
+    fn runs_of_static_shapes_are_their_steps(
+        batch in batches(),
+        asynchronous in any::<bool>(),
+        on_device_sampling in any::<bool>(),
+        longest in prop::sample::select(vec![100u32, 1024, 5000]),
+    ) {
+        let mut deployment = static_time::tests::deployment(4, 64);
+        let shapes = deployment.static_shapes.as_mut().unwrap();
+        shapes.token_buckets = static_shape::buckets(static_shape::SMALLEST_BUCKET, longest);
+        shapes.decode_batches = static_shape::batch_buckets(64);
+        (shapes.asynchronous, shapes.on_device_sampling) = (asynchronous, on_device_sampling);
+        let model = StaticStepTime::new(&deployment, StaticParameters::default(), &[]).unwrap();
+        let expected = one_by_one(&model, &batch);
+        prop_assert_eq!(&at_once(&model, &batch), &expected);
+        if batch.decode_tokens == batch.decode_seqs {
+            prop_assert_eq!(&one_by_one(&model, &reversed(&batch)), &expected);
+        }
+    }
+
+    #[test]
     fn a_fit_s_runs_are_its_steps(
         coefficients in prop::array::uniform8(prop_oneof![Just(0.0), 1e-9f64..1e-2, 1e3f64..1e9]),
         knee in 0u32..30,

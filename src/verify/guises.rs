@@ -10,10 +10,13 @@ use crate::calibrate::step_shift_of;
 use crate::calibrate::{Capture, ClockSide};
 use crate::engine::vllm::Behaviour;
 use crate::input::InputError;
-use crate::scenario::machine::{fitted_front_end, front_end, host_times};
+use crate::scenario::machine::{fitted_front_end, front_end, host_times, static_front_end};
 use crate::sim::{FrontEnd, HostTimes, Stall};
-use crate::steptime::roofline_fit::RooflineFit;
-use crate::steptime::{AnyFit, Deployment, Fit, Parameters, Roofline, StepTime};
+use crate::steptime::hull::axis_names;
+use crate::steptime::roofline_fit::{Misfit, RooflineFit};
+use crate::steptime::{
+    AnyFit, Deployment, Fit, Parameters, Roofline, StaticFit, StaticParameters, StaticStepTime, StepTime,
+};
 use crate::units::SimDuration;
 
 /// Guises of a fit, beside the best one.
@@ -61,6 +64,52 @@ pub struct MachineModel {
     pub stall: Option<Stall>,
 }
 
+/// What a fit of parameters knows, whatever its form.
+struct Known<'a, P> {
+    draws: Vec<P>,
+    misfit: &'a [Misfit],
+    hull: Vec<(String, f64, f64)>,
+    beyond: BTreeSet<String>,
+}
+
+impl<P> Known<'_, P> {
+    fn step_misfit(&self, stat: &str) -> Option<f64> {
+        let of = |m: &&Misfit| m.metric == "step" && m.stat == stat;
+        self.misfit.iter().find(of).map(|m| m.log_sd)
+    }
+
+    /// Standard deviation of the logarithm of the speed of a run on `deployment` as a whole.
+    fn speed_log_sd(&self, deployment: &Deployment) -> f64 {
+        let beyond = &self.beyond;
+        let kind = if beyond.contains("model") {
+            "new_model"
+        } else {
+            "run"
+        };
+        let mut speed = self
+            .step_misfit(kind)
+            .or_else(|| self.step_misfit("any"))
+            .unwrap_or(NEW_DEVICE);
+        if beyond.contains("accelerator") {
+            speed = speed.hypot(NEW_DEVICE);
+        }
+        if beyond.contains("dtype") || beyond.contains("kv_dtype") {
+            speed = speed.hypot(NEW_FORMAT);
+        }
+        if beyond.contains("tp") || beyond.contains("ep") {
+            let shared_bus = deployment.tp > 2 && deployment.accelerator.scaleup_gb_s.is_none();
+            speed = speed.hypot(if shared_bus { SHARED_BUS } else { NEW_SPLIT });
+        }
+        if beyond.contains("pp") {
+            speed = speed.hypot(f64::from(deployment.pp).ln());
+        }
+        if beyond.contains("engine") {
+            speed = speed.hypot(NEW_HOST);
+        }
+        speed
+    }
+}
+
 /// All guises for one run, and what figures miss by beside.
 #[derive(Debug, Clone)]
 pub struct Guises {
@@ -96,6 +145,7 @@ impl Guises {
         let fitted = match fit {
             AnyFit::Linear(fit) => fit.data.iter().any(|d| d.steps_sha256 == capture.steps_sha256),
             AnyFit::Roofline(fit) => fit.data.iter().any(|d| d.sha256 == capture.steps_sha256),
+            AnyFit::StaticShape(_) => false,
         };
         let guises = match fit {
             AnyFit::Linear(fit) => {
@@ -117,6 +167,13 @@ impl Guises {
                 };
                 let client = capture.manifest.clock == ClockSide::Client;
                 Self::roofline(fit, fit_path, &deployment, client)?
+            }
+            AnyFit::StaticShape(_) => {
+                return Err(InputError::in_file(
+                    fit_path,
+                    "knows compiled static shapes, which a capture does not tell",
+                )
+                .allowed("a fit of steps or of the roofline"));
             }
         };
         Ok(Self { fitted, ..guises })
@@ -217,42 +274,65 @@ impl Guises {
         if other_host(fit, deployment) {
             beyond.insert("engine".to_owned());
         }
-        let kind = if beyond.contains("model") {
-            "new_model"
-        } else {
-            "run"
+        let known = Known {
+            draws: fit.parameter_draws(),
+            misfit: &fit.misfit,
+            hull: fit.hull.iter().map(|r| (r.axis.clone(), r.low, r.high)).collect(),
+            beyond,
         };
-        let mut speed = fit
-            .misfit("step", kind)
-            .or_else(|| fit.misfit("step", "any"))
-            .unwrap_or(NEW_DEVICE);
-        if beyond.contains("accelerator") {
-            speed = speed.hypot(NEW_DEVICE);
-        }
-        if beyond.contains("dtype") || beyond.contains("kv_dtype") {
-            speed = speed.hypot(NEW_FORMAT);
-        }
-        if beyond.contains("tp") || beyond.contains("ep") {
-            let shared_bus = deployment.tp > 2 && deployment.accelerator.scaleup_gb_s.is_none();
-            speed = speed.hypot(if shared_bus { SHARED_BUS } else { NEW_SPLIT });
-        }
-        if beyond.contains("pp") {
-            speed = speed.hypot(f64::from(deployment.pp).ln());
-        }
-        if beyond.contains("engine") {
-            speed = speed.hypot(NEW_HOST);
-        }
-        let draws = fit.parameter_draws();
-        let factors = speed_factors(GUISES, speed);
-        let others = factors
+        Self::drawn(known, fit.values(), deployment, model)
+    }
+
+    /// For a deployment with static shapes, as a client sees it or at the engine.
+    ///
+    /// # Errors
+    /// [`InputError`] when the deployment has none, or the device's profile lacks a figure that step times need.
+    pub fn static_shape(
+        fit: &StaticFit,
+        path: &Path,
+        deployment: &Deployment,
+        client: bool,
+    ) -> Result<Self, InputError> {
+        let model = |parameters: StaticParameters, speed: f64| -> Result<MachineModel, InputError> {
+            let times = StaticStepTime::new(deployment, parameters, &fit.programs)
+                .map_err(|e| InputError::in_file(path, e.to_string()).at("system"))?;
+            Ok(MachineModel {
+                step_time: Arc::new(times),
+                speed,
+                host: HostTimes::default(),
+                front_end: if client {
+                    static_front_end(&parameters)
+                } else {
+                    FrontEnd::default()
+                },
+                stall: None,
+            })
+        };
+        let known = Known {
+            draws: fit.parameter_draws(),
+            misfit: &fit.misfit,
+            // A batch is padded to a compiled shape, so it leaves what was seen only as its deployment does.
+            hull: axis_names().map(|axis| (axis.to_owned(), 0.0, f64::MAX)).to_vec(),
+            beyond: fit.beyond(deployment),
+        };
+        Self::drawn(known, fit.values(), deployment, model)
+    }
+
+    /// Guises from parameter draws and from speeds that scatter as left-out runs did.
+    fn drawn<P: Copy>(
+        known: Known<'_, P>,
+        best: P,
+        deployment: &Deployment,
+        model: impl Fn(P, f64) -> Result<MachineModel, InputError>,
+    ) -> Result<Self, InputError> {
+        let speed = known.speed_log_sd(deployment);
+        let beyond = known.beyond;
+        let others = speed_factors(GUISES, speed)
             .into_iter()
             .enumerate()
             .map(|(i, factor)| {
-                let parameters = draws
-                    .get(i % draws.len().max(1))
-                    .copied()
-                    .unwrap_or_else(|| fit.values());
-                model(parameters, factor)
+                let parameters = known.draws.get(i % known.draws.len().max(1)).copied();
+                model(parameters.unwrap_or(best), factor)
             })
             .collect::<Result<_, _>>()?;
         let wider = if beyond.contains("accelerator") {
@@ -260,25 +340,21 @@ impl Guises {
         } else {
             0.0
         };
+        let misfit = known.misfit.iter().filter(|m| m.metric != "step").map(|m| {
+            let sd = if m.metric == "ttft_s" {
+                m.log_sd.hypot(wider)
+            } else {
+                m.log_sd
+            };
+            (m.metric.clone(), m.stat.clone(), sd)
+        });
         Ok(Self {
-            best: model(fit.values(), 1.0)?,
+            best: model(best, 1.0)?,
             others,
-            hull: fit.hull.iter().map(|r| (r.axis.clone(), r.low, r.high)).collect(),
+            hull: known.hull,
             fitted: false,
             beyond,
-            misfit: fit
-                .misfit
-                .iter()
-                .filter(|m| m.metric != "step")
-                .map(|m| {
-                    let sd = if m.metric == "ttft_s" {
-                        m.log_sd.hypot(wider)
-                    } else {
-                        m.log_sd
-                    };
-                    (m.metric.clone(), m.stat.clone(), sd)
-                })
-                .collect(),
+            misfit: misfit.collect(),
             otherwise: UNTESTED_TAIL,
             speed_sd: speed,
             reach_sd: REACH,

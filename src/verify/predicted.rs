@@ -47,7 +47,8 @@ pub fn predicted(plan: &Plan, run: &StudyRun) -> Result<Option<Vec<PredictedFigu
     let guises = match (AnyFit::read(path)?, plan.deployment()) {
         (AnyFit::Linear(fit), _) => Guises::of_linear(&fit, path)?,
         (AnyFit::Roofline(fit), Some(deployment)) => Guises::roofline(&fit, path, deployment, true)?,
-        (AnyFit::Roofline(_), None) => {
+        (AnyFit::StaticShape(fit), Some(deployment)) => Guises::static_shape(&fit, path, deployment, true)?,
+        (AnyFit::Roofline(_) | AnyFit::StaticShape(_), None) => {
             return Err(InputError::new(plan.origin(), "names no model and accelerator")
                 .at("system")
                 .into());

@@ -62,7 +62,7 @@ pub fn runtime(deployment: &Deployment) -> Option<u64> {
         None if nvidia => RUNTIME_BYTES,
         None => return None,
     };
-    let collectives = if deployment.devices() > 1 {
+    let collectives = if deployment.tp * deployment.pp > 1 {
         COLLECTIVE_BYTES
     } else {
         0

@@ -1,0 +1,263 @@
+//! The fit file of the static-shape model: parameters, programs that were measured, and where all that holds. YAML,
+//! unknown fields refused, sealed with a checksum.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::deployment::Deployment;
+use super::roofline_fit::{
+    Correlation, FitData, FitError, FitRange, FittedParameter, Misfit, SpeaksFor, beyond,
+};
+use super::seal::{require_seal, seal};
+use super::static_parameters::{STATIC_PARAMS, STATIC_SPECS, StaticParam, StaticParameters};
+use super::static_shape::Program;
+use crate::input::{InputError, read_text};
+use crate::yaml;
+
+/// The version of the file's format.
+pub const STATIC_FIT_FORMAT: u32 = 1;
+
+/// A fit of static shapes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StaticFit {
+    /// Format of this file, [`STATIC_FIT_FORMAT`].
+    pub kneeboard_fit: u32,
+    /// `static-shape`.
+    pub form: StaticForm,
+    /// Name in reports.
+    pub name: String,
+    /// Program and version that fitted.
+    pub fitted_with: String,
+    /// The command that makes this file from its data.
+    pub command: String,
+    /// For which devices, formats and engines it speaks.
+    pub speaks_for: SpeaksFor,
+    /// The parameters, all of them, in the order of the model.
+    pub parameters: Vec<FittedParameter>,
+    /// Pairs of parameters whose errors go together: correlation of the logarithms, beyond 0.3.
+    pub correlation: Vec<Correlation>,
+    /// Parameter vectors that agree with the data about as well, each in the order of `parameters`.
+    pub draws: Vec<Vec<f64>>,
+    /// What predictions miss by beyond the draws.
+    pub misfit: Vec<Misfit>,
+    /// Ranges of what the data held; outside, a prediction is an extrapolation.
+    pub hull: Vec<FitRange>,
+    /// Programs that were measured; a deployment just like theirs takes these times in place of the model's.
+    pub programs: Vec<MeasuredProgram>,
+    /// Relative errors of what was fitted.
+    pub residuals: Vec<FitError>,
+    /// Relative errors of what was left out in turn.
+    pub held_out: Vec<FitError>,
+    /// The data.
+    pub data: Vec<FitData>,
+    /// What a reader must know before trusting it.
+    pub notes: Vec<String>,
+}
+
+/// The words `static-shape`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum StaticForm {
+    /// The model of [`super::static_roofline`].
+    StaticShape,
+}
+
+/// What one compiled program took, on what.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredProgram {
+    /// Accelerator profile.
+    pub accelerator: String,
+    /// Model profile.
+    pub model: String,
+    /// Format of the weights.
+    pub dtype: String,
+    /// Tensor-parallel ranks.
+    pub tp: u32,
+    /// Physical cores of a rank (LNC).
+    pub logical_core: u32,
+    /// Rows of the largest token-generation program: the slots of the KV cache.
+    pub max_num_seqs: u32,
+    /// Positions of a slot.
+    pub max_model_len: u32,
+    /// The program.
+    pub program: Program,
+    /// Seconds of a step that runs it while the host waits: the host's part included, sampling on the host left out.
+    pub seconds: f64,
+    /// Measurements behind it.
+    pub n: u32,
+    /// Where it comes from.
+    pub source: String,
+}
+
+impl MeasuredProgram {
+    /// It was measured on a deployment like this one.
+    pub fn is_of(&self, deployment: &Deployment) -> bool {
+        let shapes = deployment.static_shapes.as_ref();
+        let slots = shapes.and_then(|s| s.decode_batches.last()).copied();
+        let positions = shapes.and_then(|s| s.token_buckets.last()).copied();
+        self.accelerator == deployment.accelerator.name
+            && self.model == deployment.model.name
+            && self.dtype == deployment.dtype.name()
+            && (self.tp, 1, 1) == (deployment.tp, deployment.pp, deployment.ep)
+            && deployment.logical_core.is_none_or(|c| c == self.logical_core)
+            && slots == Some(self.max_num_seqs)
+            && positions == Some(self.max_model_len)
+    }
+}
+
+impl StaticFit {
+    /// Reads and checks a fit.
+    ///
+    /// # Errors
+    /// [`InputError`] for a broken checksum, another format, a parameter that is missing, unknown or out of bounds.
+    pub fn read(path: &Path) -> Result<Self, InputError> {
+        Self::from_text(&read_text(path)?, path)
+    }
+
+    /// A fit out of a file's text; `path` is for errors.
+    ///
+    /// # Errors
+    /// As [`StaticFit::read`].
+    pub fn from_text(text: &str, path: &Path) -> Result<Self, InputError> {
+        let body = require_seal(text, path)?;
+        let fit: Self = yaml::parse(body, &path.display().to_string())?;
+        fit.check(path)?;
+        Ok(fit)
+    }
+
+    /// The file's text, sealed.
+    ///
+    /// # Errors
+    /// A message when a value cannot be written as YAML.
+    pub fn to_yaml(&self) -> Result<String, String> {
+        let body = serde_saphyr::to_string(self).map_err(|e| e.to_string())?;
+        Ok(seal(&body))
+    }
+
+    /// The values as a vector.
+    pub fn values(&self) -> StaticParameters {
+        let mut out = StaticParameters::default();
+        for p in &self.parameters {
+            if let Some(param) = StaticParam::named(&p.name) {
+                out[param] = p.value;
+            }
+        }
+        out
+    }
+
+    /// The draws as vectors.
+    pub fn parameter_draws(&self) -> Vec<StaticParameters> {
+        self.draws
+            .iter()
+            .filter_map(|d| Some(StaticParameters(d.as_slice().try_into().ok()?).clamped()))
+            .collect()
+    }
+
+    /// Misfit of a figure; `any` statistics of the metric where the figure itself is not listed.
+    pub fn misfit(&self, metric: &str, stat: &str) -> Option<f64> {
+        let of = |stat: &str| self.misfit.iter().find(|m| m.metric == metric && m.stat == stat);
+        of(stat).or_else(|| of("any")).map(|m| m.log_sd)
+    }
+
+    /// What of a deployment the fit does not speak for: what [`beyond`] tells, and `max_num_seqs`, `max_model_len`
+    /// where no measured program had so many.
+    pub fn beyond(&self, deployment: &Deployment) -> BTreeSet<String> {
+        let mut out = beyond(&self.speaks_for, &self.hull, deployment);
+        let shapes = deployment.static_shapes.as_ref();
+        let slots = shapes.and_then(|s| s.decode_batches.last());
+        let positions = shapes.and_then(|s| s.token_buckets.last());
+        for (axis, value) in [("max_num_seqs", slots), ("max_model_len", positions)] {
+            let seen = self.hull.iter().find(|r| r.axis == axis);
+            if let (Some(seen), Some(&value)) = (seen, value)
+                && !(seen.low..=seen.high).contains(&f64::from(value))
+            {
+                out.insert(axis.to_owned());
+            }
+        }
+        out
+    }
+
+    fn check(&self, path: &Path) -> Result<(), InputError> {
+        let wrong = |place: String, found: String, allowed: String| {
+            Err(InputError::in_file(path, found).at(place).allowed(allowed))
+        };
+        if self.kneeboard_fit != STATIC_FIT_FORMAT {
+            return wrong(
+                "kneeboard_fit".into(),
+                format!("format {} is not known", self.kneeboard_fit),
+                STATIC_FIT_FORMAT.to_string(),
+            );
+        }
+        if self.parameters.len() != STATIC_PARAMS {
+            return wrong(
+                "parameters".into(),
+                format!("{} of them", self.parameters.len()),
+                format!("the {STATIC_PARAMS} parameters of the model"),
+            );
+        }
+        for (index, (p, spec)) in self.parameters.iter().zip(STATIC_SPECS).enumerate() {
+            let place = format!("parameters[{index}]");
+            if p.name != spec.name || p.unit != spec.unit {
+                return wrong(
+                    place,
+                    format!("'{}' in '{}'", p.name, p.unit),
+                    format!("'{}' in '{}'", spec.name, spec.unit),
+                );
+            }
+            if !(spec.bounds.0..=spec.bounds.1).contains(&p.value) {
+                return wrong(
+                    format!("{place}.value"),
+                    format!("{} is {}", p.name, p.value),
+                    format!("{} to {}", spec.bounds.0, spec.bounds.1),
+                );
+            }
+            if !(0.0..=20.0).contains(&p.log_sd) {
+                return wrong(
+                    format!("{place}.log_sd"),
+                    format!("{} is {}", p.name, p.log_sd),
+                    "0 to 20".into(),
+                );
+            }
+        }
+        for (index, draw) in self.draws.iter().enumerate() {
+            if draw.len() != STATIC_PARAMS || draw.iter().any(|v| !(v.is_finite() && *v > 0.0)) {
+                return wrong(
+                    format!("draws[{index}]"),
+                    "not a vector of positive parameters".into(),
+                    format!("{STATIC_PARAMS} positive numbers"),
+                );
+            }
+        }
+        for (index, m) in self.misfit.iter().enumerate() {
+            if !(0.0..=10.0).contains(&m.log_sd) {
+                return wrong(
+                    format!("misfit[{index}].log_sd"),
+                    m.log_sd.to_string(),
+                    "0 to 10".into(),
+                );
+            }
+        }
+        for (index, m) in self.programs.iter().enumerate() {
+            if !(m.seconds > 0.0 && m.seconds <= LONGEST_PROGRAM_S) {
+                return wrong(
+                    format!("programs[{index}].seconds"),
+                    format!("{} s", m.seconds),
+                    format!("more than 0, at most {LONGEST_PROGRAM_S} s"),
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Longest time of a program that is believed: an hour.
+pub const LONGEST_PROGRAM_S: f64 = 3600.0;
+
+#[cfg(test)]
+#[path = "static_fit_tests.rs"]
+pub(super) mod tests;
