@@ -118,18 +118,20 @@ fn resolve_neuron(
     provenance: &mut Provenance,
     origin: &str,
 ) -> Result<ResolvedEngine, InputError> {
-    let neuron = neuron::resolve(engine, accelerator, provenance, origin)?;
+    let mut neuron = neuron::resolve(engine, accelerator, provenance, origin)?;
     let deployment = match (model, accelerator) {
         (Some(m), Some(a)) => {
             let graphs = (CaptureSizes::none(), GraphMode::None);
             let assembled = deployment::assemble(m, a, formats, ranks, graphs, engine);
             Some(Deployment {
-                static_shapes: Some(neuron.shapes),
+                logical_core: neuron.lnc,
+                static_shapes: Some(neuron.shapes.clone()),
                 ..assembled
             })
         }
         _ => None,
     };
+    neuron.fit_in_memory(engine, deployment.as_ref(), provenance, origin)?;
     Ok(ResolvedEngine {
         config: neuron.config,
         ledger: None,

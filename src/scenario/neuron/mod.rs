@@ -3,6 +3,9 @@
 //! Everything that a plugin forces is refused when it is given otherwise, and everything that it does not read is
 //! refused at all: a knob without effect would make a plan look like what it is not.
 
+mod memory;
+mod shapes;
+
 use super::check::Blame;
 use super::provenance::{Provenance, Source};
 use super::schema::{Engine, EngineKind};
@@ -11,9 +14,6 @@ use crate::input::InputError;
 use crate::kv::MAX_BLOCKS;
 use crate::profile::{Accelerator, Platform};
 use crate::steptime::StaticShapes;
-use crate::steptime::static_shape::{
-    SMALLEST_BLOCK_BUCKET, SMALLEST_BUCKET, SMALLEST_PREFIX_BUCKET, batch_buckets, buckets,
-};
 
 /// Token budget that plugin 0.2.0 forces, so that no prompt is ever cut (rule N15).
 const FORCED_BUDGET: u32 = 131_072;
@@ -114,7 +114,7 @@ pub fn resolve(
     let blame = Blame { origin, provenance };
     check_forced(e, native, longest, &blame)?;
     let lnc = logical_core(e, accelerator, provenance, origin)?;
-    let shapes = shapes(e, native, (longest, seqs), provenance, origin)?;
+    let shapes = shapes::compiled(e, native, (longest, seqs), provenance, origin)?;
     let blocks = block_count(e, native, (longest, seqs), provenance, origin)?;
     let behaviour = Behaviour::of(plugin.base).map_err(|error| InputError::new(origin, error.to_string()))?;
     let config = VllmConfig {
@@ -380,7 +380,8 @@ fn logical_core(
         Blame { origin, provenance }.absent(PATH, e.lnc.as_ref(), "name system.accelerator too")?;
         return Ok(None);
     };
-    let joins = !["trn1", "trn1n", "inf2"].contains(&device.name.as_str());
+    // Chips of two cores know no logical ones; those of eight join two.
+    let joins = device.cores.as_ref().is_none_or(|cores| cores.value > 2);
     let usual = if joins { 2 } else { 1 };
     let source = Source::Derived(format!("profile {}", device.name));
     let lnc = provenance.fill(PATH, &mut e.lnc, source, usual);
@@ -398,105 +399,6 @@ fn logical_core(
         ));
     }
     Ok(Some(lnc))
-}
-
-/// The compiled shapes (rules N20 to N26, N41, N42).
-fn shapes(
-    e: &mut Engine,
-    native: bool,
-    (longest, seqs): (u32, u32),
-    provenance: &mut Provenance,
-    origin: &str,
-) -> Result<StaticShapes, InputError> {
-    let on = e.enable_bucketing.unwrap_or(true);
-    let caches = e.enable_prefix_caching == Some(true);
-    let of = |smallest: u32, largest: u32| {
-        if on {
-            buckets(smallest, largest)
-        } else {
-            vec![largest]
-        }
-    };
-    let context_end = if native {
-        e.max_num_batched_tokens.unwrap_or(NATIVE_BUDGET).min(longest)
-    } else {
-        longest
-    };
-    let (smallest, block) = if caches && !native {
-        (SMALLEST_PREFIX_BUCKET, SMALLEST_BLOCK_BUCKET)
-    } else {
-        (SMALLEST_BUCKET, SMALLEST_BUCKET)
-    };
-    let mut list = |path: &str, slot: &mut Option<Vec<u32>>, usual: Vec<u32>, last: u32| {
-        let source = Source::Derived("buckets of the plugin".into());
-        let path = format!("system.engine.{path}");
-        let list = provenance.fill(&path, slot, source, usual);
-        check_list(&path, &list, last, &Blame { origin, provenance }).map(|()| list)
-    };
-    let (context_buckets, token_buckets, decode_batches) = if native {
-        (
-            of(smallest, context_end),
-            list(
-                "decode_context_length_buckets",
-                &mut e.decode_context_length_buckets,
-                vec![longest],
-                longest,
-            )?,
-            list(
-                "num_seqs_buckets",
-                &mut e.num_seqs_buckets,
-                batch_buckets(seqs),
-                seqs,
-            )?,
-        )
-    } else {
-        (
-            list(
-                "context_encoding_buckets",
-                &mut e.context_encoding_buckets,
-                of(smallest, context_end),
-                longest,
-            )?,
-            list(
-                "token_generation_buckets",
-                &mut e.token_generation_buckets,
-                of(block, longest),
-                longest,
-            )?,
-            list(
-                "token_generation_batches",
-                &mut e.token_generation_batches,
-                vec![seqs],
-                seqs,
-            )?,
-        )
-    };
-    Ok(StaticShapes {
-        context_buckets,
-        prefix_buckets: if caches {
-            of(SMALLEST_PREFIX_BUCKET, longest)
-        } else {
-            Vec::new()
-        },
-        strict: !native,
-        token_buckets,
-        decode_batches,
-        on_device_sampling: e.on_device_sampling.unwrap_or(true),
-        asynchronous: e.async_mode.or(e.async_scheduling).unwrap_or(false),
-    })
-}
-
-/// A list of buckets: rising, and the last one holds all.
-fn check_list(path: &str, list: &[u32], last: u32, blame: &Blame<'_>) -> Result<(), InputError> {
-    let rising = list.windows(2).all(|pair| pair[0] < pair[1]) && list.first() != Some(&0);
-    if rising && list.last() == Some(&last) {
-        return Ok(());
-    }
-    Err(blame.error(
-        path,
-        format!("found {list:?}"),
-        format!("allowed: whole numbers from 1 on, rising, of which the last is {last}"),
-    ))
 }
 
 /// KV blocks, the null block included (rule N16); `None` when memory decides (rule N43).
