@@ -15,6 +15,7 @@ pub mod run_page;
 pub mod run_tables;
 pub mod sweep_page;
 pub mod table;
+pub mod tool_tables;
 
 pub use html::{Block, Page, Section};
 pub use plot::Plot;
