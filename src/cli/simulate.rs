@@ -97,7 +97,16 @@ pub fn run(args: &SimulateArgs, global: &Global) -> anyhow::Result<Outcome> {
         plan,
     )?;
     print(&text(args, &runs, intervals.as_deref())?)?;
-    Ok(Outcome::Done)
+    Ok(outcome(runs.iter().map(|r| &r.summary)))
+}
+
+/// A livelock is a failure of the system that was simulated: everything is written, and the exit code tells.
+fn outcome<'a>(mut summaries: impl Iterator<Item = &'a Summary>) -> Outcome {
+    if summaries.any(|s| !s.livelocks.is_empty()) {
+        Outcome::Failed
+    } else {
+        Outcome::Done
+    }
 }
 
 /// The figures of every replication without its requests and steps.
@@ -134,7 +143,7 @@ fn summarise(args: &SimulateArgs, study: &Study, progress: bool) -> anyhow::Resu
         text += &format!("results: {}\n", args.output_dir.display());
     }
     print(&text)?;
-    Ok(Outcome::Done)
+    Ok(outcome(runs.iter().map(|r| &r.summary)))
 }
 
 /// An input error inside a study error is the user's to mend, and is reported as such.

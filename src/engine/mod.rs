@@ -3,7 +3,11 @@
 //! An engine knows no clock, no router and no file. The caller submits requests, asks for a plan, lets the
 //! planned batch take its time, and commits it; with asynchronous scheduling two plans may be under way.
 
+pub mod neuron;
 pub mod vllm;
+
+use neuron::NeuronEngine;
+use vllm::{VllmConfig, VllmEngine};
 
 use crate::steptime::BatchShape;
 use crate::workload::trace::TraceRequest;
@@ -167,6 +171,35 @@ pub enum Refusal {
     },
 }
 
+/// Requests wait that an engine will never schedule, though it goes on calling its scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Livelock {
+    /// The request that is let in and cannot be scheduled.
+    pub head: RequestId,
+    /// KV blocks that its tokens fill.
+    pub needed_blocks: u32,
+    /// KV blocks that are free.
+    pub free_blocks: u32,
+    /// Running requests that are hidden from the scheduler meanwhile, and so never end.
+    pub hidden: u32,
+    /// Waiting requests, the head included.
+    pub waiting: u32,
+}
+
+/// The engine of a configuration. At one that is to leap, rows that only repeat are not listed (see
+/// [`StepPlan::steady`]), and `lists_contexts` says whether the batch's shape still has each one's context.
+pub fn build(config: &VllmConfig, leaps: bool, lists_contexts: bool) -> Box<dyn Engine> {
+    let mut engine = VllmEngine::new(config.clone());
+    if leaps {
+        engine = engine.with_steady_rows(lists_contexts);
+    }
+    if config.scheduler_cls.is_neuron() {
+        Box::new(NeuronEngine::around(engine))
+    } else {
+        Box::new(engine)
+    }
+}
+
 /// An inference engine.
 pub trait Engine: std::fmt::Debug + Send {
     /// Puts a request in the waiting queue.
@@ -214,6 +247,12 @@ pub trait Engine: std::fmt::Debug + Send {
     /// [`Engine::foresee`] told.
     fn leap(&mut self, plans: u32) {
         debug_assert!(plans == 0, "an engine that foresees nothing cannot leap");
+    }
+
+    /// Why the last plan was empty and all further ones will be, though requests are unfinished; `None` while that is
+    /// not so.
+    fn livelock(&self) -> Option<Livelock> {
+        None
     }
 
     /// Ends the steadiness of every request, into `left`: what they got is told, though the run is cut off here.

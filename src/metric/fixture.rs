@@ -78,6 +78,7 @@ pub fn three_requests() -> RunRecord {
             usable_blocks: 100,
             free_blocks_at_end: 100,
             preemptions: 1,
+            livelock: None,
         }],
         end: at(60),
     }

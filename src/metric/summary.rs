@@ -13,7 +13,7 @@ use super::select::Figures;
 use super::tally::{RunTally, Tally};
 use super::tokens::TokenGaps;
 use super::window::Window;
-use crate::record::{RequestRecord, RunRecord};
+use crate::record::{LivelockSince, RequestRecord, RunRecord};
 use crate::units::SimTime;
 
 /// Version of the summary's shape; fields are only ever added within one.
@@ -179,6 +179,8 @@ pub struct Summary {
     pub out_of_order: u64,
     /// Preemptions of the measured requests.
     pub preemptions: u64,
+    /// Replicas whose engine came to a livelock: it goes on calling its scheduler, which schedules nothing any more.
+    pub livelocks: Vec<LivelockReport>,
     /// Running, waiting, KV use.
     pub gauges: Gauges,
     /// Mean number of requests in the system over the whole run by Little's law, client's view: total time
@@ -191,6 +193,44 @@ pub struct Summary {
     pub notes: Vec<String>,
 }
 
+/// A replica that schedules nothing any more though requests wait (rule N14 of Neuron's plugin).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LivelockReport {
+    /// Which replica.
+    pub replica: u32,
+    /// Since when, in seconds from the start of the run.
+    pub since_s: f64,
+    /// The request, by its number in the trace, that was let in and cannot be scheduled.
+    pub request: u32,
+    /// KV blocks that its tokens fill.
+    pub needed_blocks: u32,
+    /// KV blocks that are free.
+    pub free_blocks: u32,
+    /// Running requests that are held back for it, and so never end.
+    pub running: u32,
+    /// Waiting requests, that one included.
+    pub waiting: u32,
+}
+
+impl LivelockReport {
+    /// Of all replicas, in order.
+    pub(super) fn of(livelocks: impl Iterator<Item = Option<LivelockSince>>) -> Vec<Self> {
+        let numbered = (0..).zip(livelocks);
+        let found = numbered.filter_map(|(replica, since)| Some((replica, since?)));
+        found
+            .map(|(replica, LivelockSince { at, state })| Self {
+                replica,
+                since_s: at.as_secs_f64(),
+                request: state.head,
+                needed_blocks: state.needed_blocks,
+                free_blocks: state.free_blocks,
+                running: state.hidden,
+                waiting: state.waiting,
+            })
+            .collect()
+    }
+}
+
 /// What a summary is made of, from a whole record or gathered while a run went on.
 #[derive(Debug)]
 pub(super) struct Parts {
@@ -201,6 +241,7 @@ pub(super) struct Parts {
     pub visible_tokens: Option<u64>,
     pub backlog: Option<Backlog>,
     pub gauges: Gauges,
+    pub livelocks: Vec<LivelockReport>,
     /// When the run's last event happened.
     pub end: SimTime,
 }
@@ -242,6 +283,7 @@ impl Summary {
             visible_tokens: visible,
             backlog: Backlog::of(run, window),
             gauges: Gauges::of(run, window),
+            livelocks: LivelockReport::of(run.replicas.iter().map(|r| r.livelock)),
             end: run.end,
         };
         Self::from_parts(parts, options)
@@ -285,6 +327,7 @@ impl Summary {
             out_of_order: measured.out_of_order,
             preemptions: measured.preemptions,
             gauges: parts.gauges,
+            livelocks: parts.livelocks,
             in_system_mean: in_system_mean(&parts.tally.run, parts.end),
             latency: LatencyStats::of(parts.figures),
             slo,
@@ -348,6 +391,14 @@ fn in_system_mean(run: &RunTally, end: SimTime) -> Option<f64> {
 /// Everything that makes a figure weaker than it looks.
 fn notes(summary: &Summary, options: &SummaryOptions, gaps_known: bool) -> Vec<String> {
     let mut notes = Vec::new();
+    for l in &summary.livelocks {
+        notes.push(format!(
+            "livelock: from {:.3} s on replica {} schedules nothing: request {} waits for {} KV blocks of which {} are \
+             free, and the {} running requests that could free some are held back for it (rule N14); give the engine \
+             blocks for max_num_seqs requests",
+            l.since_s, l.replica, l.request, l.needed_blocks, l.free_blocks, l.running
+        ));
+    }
     if let (Some(true), Some(b)) = (summary.saturated, summary.backlog) {
         notes.push(format!(
             "saturated: requests without a first token grew from {:.1} to {:.1} on average while load was \

@@ -1,6 +1,6 @@
 //! What happened in a run: raw events from which every metric is derived, simulated or imported alike.
 
-use crate::engine::FinishReason;
+use crate::engine::{FinishReason, Livelock};
 use crate::units::SimTime;
 
 /// How an offered request ended. Each has exactly one terminal state.
@@ -70,6 +70,15 @@ pub struct RequestRecord {
     pub tokens: TokenLog,
 }
 
+/// A replica whose engine schedules nothing any more, though requests wait (rule N14).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LivelockSince {
+    /// When it was first seen: the call of the scheduler whose step is empty.
+    pub at: SimTime,
+    /// Who waits for what.
+    pub state: Livelock,
+}
+
 /// One replica's steps, gauges and totals.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReplicaRecord {
@@ -89,6 +98,8 @@ pub struct ReplicaRecord {
     pub free_blocks_at_end: u32,
     /// Preemptions in all.
     pub preemptions: u64,
+    /// Its engine came to a livelock and stayed in it.
+    pub livelock: Option<LivelockSince>,
 }
 
 /// A whole run.

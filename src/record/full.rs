@@ -1,6 +1,6 @@
 //! A recorder that keeps everything.
 
-use super::events::{ReplicaRecord, RequestRecord, RunRecord, Segment, TokenLog};
+use super::events::{LivelockSince, ReplicaRecord, RequestRecord, RunRecord, Segment, TokenLog};
 use super::recorder::{Chunk, Recorder, StepRun};
 use crate::engine::RequestId;
 use crate::units::SimTime;
@@ -14,6 +14,8 @@ pub struct ReplicaTotals {
     pub free_blocks_at_end: u32,
     /// Preemptions in all.
     pub preemptions: u64,
+    /// Its engine came to a livelock and stayed in it.
+    pub livelock: Option<LivelockSince>,
 }
 
 /// Keeps every request and every step: a [`RunRecord`] in the making.
@@ -49,6 +51,7 @@ impl FullRecorder {
         record.usable_blocks = totals.usable_blocks;
         record.free_blocks_at_end = totals.free_blocks_at_end;
         record.preemptions = totals.preemptions;
+        record.livelock = totals.livelock;
     }
 
     /// Takes over what another recorder kept, of other requests and other replicas of the same run.

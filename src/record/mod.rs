@@ -7,7 +7,7 @@ pub mod import;
 pub mod recorder;
 pub mod replay;
 
-pub use events::{ReplicaRecord, RequestRecord, RunRecord, Segment, Status, TokenLog};
+pub use events::{LivelockSince, ReplicaRecord, RequestRecord, RunRecord, Segment, Status, TokenLog};
 pub use full::{FullRecorder, ReplicaTotals};
 pub use recorder::{Chunk, Recorder, StepRun};
 pub use replay::{NotReplayable, Telling, replay};

@@ -318,6 +318,7 @@ mod tests {
                 usable_blocks: r.usable_blocks,
                 free_blocks_at_end: r.free_blocks_at_end,
                 preemptions: r.preemptions,
+                livelock: r.livelock,
             };
             recorder.set_totals(number, totals);
         }

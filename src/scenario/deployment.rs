@@ -2,7 +2,7 @@
 
 use super::check::Blame;
 use super::provenance::{Provenance, Source};
-use super::schema::{DtypeChoice, Engine, KvDtypeChoice, Parallel, System};
+use super::schema::{DtypeChoice, Engine, EngineKind, KvDtypeChoice, Parallel, System};
 use crate::engine::vllm::VllmConfig;
 use crate::engine::vllm::version::VERSIONS;
 use crate::input::InputError;
@@ -30,6 +30,7 @@ pub type Formats = (Option<WeightDtype>, Option<KvDtype>);
 pub fn parallel(
     parallel: &mut Parallel,
     model: Option<&Model>,
+    kind: EngineKind,
     provenance: &mut Provenance,
     origin: &str,
 ) -> Result<Ranks, InputError> {
@@ -56,11 +57,24 @@ pub fn parallel(
         pp: one(parallel.pp),
         ep: one(parallel.ep),
     };
-    check_split(ranks, model, &Blame { origin, provenance })?;
+    let blame = Blame { origin, provenance };
+    if kind == EngineKind::Neuron && ranks.pp > 1 {
+        return Err(blame.error(
+            "system.parallel.pp",
+            format!("found {}, which is not modelled on Neuron", ranks.pp),
+            "allowed: 1",
+        ));
+    }
+    check_split(ranks, model, kind, &blame)?;
     Ok(ranks)
 }
 
-fn check_split(ranks: Ranks, model: Option<&Model>, blame: &Blame<'_>) -> Result<(), InputError> {
+fn check_split(
+    ranks: Ranks,
+    model: Option<&Model>,
+    kind: EngineKind,
+    blame: &Blame<'_>,
+) -> Result<(), InputError> {
     let Ranks { tp, pp, ep } = ranks;
     if ep > 1 && ep != tp {
         return Err(blame.error(
@@ -75,14 +89,16 @@ fn check_split(ranks: Ranks, model: Option<&Model>, blame: &Blame<'_>) -> Result
         return bounded.and_then(|()| blame.count("system.parallel.pp", Some(pp)));
     };
     let (name, heads, kv) = (&model.name, model.heads.value, model.kv_heads.value);
-    if !heads.is_multiple_of(tp) {
+    // NxDI fills query heads up to a multiple of the ranks and copies KV heads.
+    let pads = kind == EngineKind::Neuron;
+    if !pads && !heads.is_multiple_of(tp) {
         return Err(blame.error(
             "system.parallel.tp",
             format!("{heads} heads of {name} cannot be split over {tp} ranks"),
             "the number of heads must be a multiple of tp",
         ));
     }
-    if model.mla.is_none() && !kv.is_multiple_of(tp) && !tp.is_multiple_of(kv) {
+    if !pads && model.mla.is_none() && !kv.is_multiple_of(tp) && !tp.is_multiple_of(kv) {
         return Err(blame.error(
             "system.parallel.tp",
             format!("{kv} KV heads of {name} can be neither split over nor copied to {tp} ranks"),

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::check::Blame;
-use super::deployment;
+use super::deployment::{self, Formats, Ranks};
+use super::neuron;
 use super::provenance::{Provenance, Source};
 use super::quantity::Finite;
 use super::schema::{Engine, EngineKind, Scenario, System};
@@ -14,7 +15,7 @@ use crate::kv::MAX_BLOCKS;
 use crate::kv::sizing::MemoryLedger;
 use crate::profile::engine::{Case, EngineDefaults, Usage, pick};
 use crate::profile::{Accelerator, Model, Platform, catalog};
-use crate::steptime::Deployment;
+use crate::steptime::{CaptureSizes, Deployment, GraphMode};
 
 /// The resolved engine.
 #[derive(Debug, Clone)]
@@ -45,8 +46,13 @@ pub fn resolve(
     let system = &mut scenario.system;
     let (model, accelerator) = profiles(system, &Blame { origin, provenance }, base)?;
     let (m, a) = (model.as_ref(), accelerator.as_ref());
-    let ranks = deployment::parallel(&mut system.parallel, m, provenance, origin)?;
+    let kind = neuron::resolve_kind(&mut system.engine, a, provenance, origin)?;
+    let ranks = deployment::parallel(&mut system.parallel, m, kind, provenance, origin)?;
     let formats = deployment::formats(system, m, provenance, origin)?;
+    if kind == EngineKind::Neuron {
+        return resolve_neuron(&mut system.engine, (m, a), (ranks, formats), provenance, origin);
+    }
+    check_vllm(&system.engine, &Blame { origin, provenance })?;
     let behaviour = version(&mut system.engine, provenance, origin)?;
     check_ranges(&system.engine, behaviour, &Blame { origin, provenance })?;
     let defaults = catalog::engine("vllm", Path::new(""))?;
@@ -104,6 +110,62 @@ pub fn resolve(
     })
 }
 
+/// Fills `system.engine` of kind neuron.
+fn resolve_neuron(
+    engine: &mut Engine,
+    (model, accelerator): (Option<&Model>, Option<&Accelerator>),
+    (ranks, formats): (Ranks, Formats),
+    provenance: &mut Provenance,
+    origin: &str,
+) -> Result<ResolvedEngine, InputError> {
+    let mut neuron = neuron::resolve(engine, accelerator, provenance, origin)?;
+    let deployment = match (model, accelerator) {
+        (Some(m), Some(a)) => {
+            let graphs = (CaptureSizes::none(), GraphMode::None);
+            let assembled = deployment::assemble(m, a, formats, ranks, graphs, engine);
+            Some(Deployment {
+                logical_core: neuron.lnc,
+                static_shapes: Some(neuron.shapes.clone()),
+                ..assembled
+            })
+        }
+        _ => None,
+    };
+    neuron.fit_in_memory(engine, deployment.as_ref(), provenance, origin)?;
+    Ok(ResolvedEngine {
+        config: neuron.config,
+        ledger: None,
+        model: model.cloned(),
+        accelerator: accelerator.cloned(),
+        deployment,
+    })
+}
+
+/// Knobs of the Neuron plugins that vLLM itself does not have.
+fn check_vllm(e: &Engine, blame: &Blame<'_>) -> Result<(), InputError> {
+    macro_rules! absent {
+        ($($key:ident),+) => { $(blame.absent(
+            concat!("system.engine.", stringify!($key)),
+            e.$key.as_ref(),
+            "it belongs to kind neuron: leave it out",
+        )?;)+ };
+    }
+    absent!(
+        seq_len,
+        lnc,
+        pa_num_blocks,
+        enable_bucketing,
+        context_encoding_buckets,
+        token_generation_buckets,
+        token_generation_batches,
+        num_seqs_buckets,
+        decode_context_length_buckets,
+        on_device_sampling,
+        async_mode
+    );
+    Ok(())
+}
+
 fn profiles(
     system: &System,
     blame: &Blame<'_>,
@@ -140,12 +202,6 @@ fn version(
     origin: &str,
 ) -> Result<&'static Behaviour, InputError> {
     const PATH: &str = "system.engine.version";
-    provenance.fill(
-        "system.engine.kind",
-        &mut engine.kind,
-        Source::Default,
-        EngineKind::Vllm,
-    );
     let newest = VERSIONS[VERSIONS.len() - 1].version.to_owned();
     let version = provenance.fill(PATH, &mut engine.version, Source::Default, newest);
     Behaviour::of(&version).map_err(|_| {

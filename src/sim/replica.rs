@@ -7,7 +7,7 @@ use super::leap::Leap;
 use super::live::LiveRequests;
 use super::stall::{Stall, StallState};
 use crate::engine::{Engine, Left, Refusal, RequestId, StepPlan, StepResult};
-use crate::record::{Chunk, Recorder, ReplicaTotals, Status, StepRun};
+use crate::record::{Chunk, LivelockSince, Recorder, ReplicaTotals, Status, StepRun};
 use crate::steptime::StepTime;
 use crate::units::{SimDuration, SimTime};
 
@@ -104,6 +104,7 @@ impl Replica {
                 usable_blocks,
                 free_blocks_at_end: usable_blocks,
                 preemptions: 0,
+                livelock: None,
             },
         }
     }
@@ -181,7 +182,11 @@ impl Replica {
                     if preempted || (self.engine.wants_schedule() && !self.engine.has_unfinished()) {
                         continue;
                     }
-                    // Nothing fits and nothing is under way: only an arrival can change that.
+                    // Nothing fits and nothing is under way: only an arrival can change that, if anything.
+                    if let Some(state) = self.engine.livelock() {
+                        let since = LivelockSince { at: now, state };
+                        self.totals.livelock.get_or_insert(since);
+                    }
                     return None;
                 }
                 let room = self.in_flight.len() < self.engine.queue_depth();

@@ -180,7 +180,8 @@ fn advance<R: Recorder>(lanes: &mut [Lane<'_, R>], limit: SimTime) -> Result<(),
 }
 
 /// Puts the worlds' ends together. When no event is left, all work must be done: a replica that waits for an event of
-/// its own has lost it; one that does not has been told by its engine that nothing fits and nothing runs.
+/// its own has lost it; one that does not has been told by its engine that nothing fits and nothing runs. A livelock is
+/// an outcome of the run: what is unfinished then is told as such.
 fn conclude<R: Recorder>(lanes: Vec<Lane<'_, R>>, parts: usize) -> Result<Told<R>, SimError> {
     let mut ends: Vec<Option<Ended>> = (0..parts).map(|_| None).collect();
     let mut recorders = Vec::new();
@@ -192,7 +193,11 @@ fn conclude<R: Recorder>(lanes: Vec<Lane<'_, R>>, parts: usize) -> Result<Told<R
     }
     let worlds: Vec<Ended> = ends.into_iter().flatten().collect();
     let at = worlds.iter().map(|w| w.end).max().unwrap_or_default();
-    let lost: Vec<&Ended> = worlds.iter().filter(|w| !w.cut_off && w.unfinished > 0).collect();
+    let livelocked = |w: &Ended| w.totals.iter().any(|t| t.livelock.is_some());
+    let lost: Vec<&Ended> = worlds
+        .iter()
+        .filter(|w| !w.cut_off && w.unfinished > 0 && !livelocked(w))
+        .collect();
     if !lost.is_empty() {
         let unfinished = lost.iter().map(|w| w.unfinished).sum();
         return Err(if lost.iter().all(|w| w.stuck) {

@@ -10,8 +10,8 @@ use super::live::{LiveRequests, offered};
 use super::replica::{Replica, Surroundings};
 use super::router::RoundRobin;
 use super::stall::Stall;
-use crate::engine::RequestId;
-use crate::engine::vllm::{VllmConfig, VllmEngine};
+use crate::engine::vllm::VllmConfig;
+use crate::engine::{self, RequestId};
 use crate::record::{Recorder, ReplicaTotals};
 use crate::steptime::StepTime;
 use crate::units::{SimDuration, SimTime};
@@ -178,12 +178,9 @@ impl<'a, R: Recorder> World<'a, R> {
         let leaps = pace == Pace::Leap;
         let replicas = numbers
             .map(|number| {
-                let mut engine = VllmEngine::new(config.engine.clone());
-                if leaps {
-                    engine = engine.with_steady_rows(step_time.needs_decode_rows());
-                }
+                let engine = engine::build(&config.engine, leaps, step_time.needs_decode_rows());
                 let blocks = config.engine.usable_blocks();
-                Replica::new(number, Box::new(engine), config.host, config.stall, blocks)
+                Replica::new(number, engine, config.host, config.stall, blocks)
             })
             .collect::<Vec<_>>();
         Self {

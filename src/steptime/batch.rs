@@ -25,8 +25,8 @@ pub struct BatchShape {
     /// models that need each say so ([`super::StepTime::needs_decode_rows`]).
     pub decodes: Vec<RowShape>,
     /// The same rows decoded in the step before and nothing happened in between, so a host that works ahead of the
-    /// device has nothing to wait for. Told by engines whose step time depends on it (Neuron).
-    pub repeated: bool,
+    /// device has nothing to wait for. `None` from engines whose step time does not depend on it.
+    pub repeated: Option<bool>,
 }
 
 /// One row of a batch.
@@ -189,7 +189,7 @@ impl BatchShape {
         for row in self.prefills.iter_mut().chain(&mut self.decodes) {
             *row = row.after(steps);
         }
-        self.repeated |= steps > 0;
+        self.repeated = self.repeated.map(|repeated| repeated || steps > 0);
     }
 }
 
@@ -223,7 +223,6 @@ mod tests {
                 later.add_decode(tokens, computed + steps * tokens);
             }
             batch.advance(steps);
-            later.repeated = steps > 0;
             prop_assert_eq!(batch, later);
         }
 

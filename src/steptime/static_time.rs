@@ -112,6 +112,13 @@ impl StaticStepTime {
             })
     }
 
+    /// The longest row's context was in the same bucket one step before; else another program runs, for which the host
+    /// does not work ahead (rule N30).
+    fn is_in_bucket_of_step_before(&self, rows: u32, positions: u32) -> bool {
+        let program = |positions| self.shapes.token_program(rows, positions);
+        program(positions.saturating_sub(1)) == program(positions)
+    }
+
     /// A step of these programs. A host that works ahead hides its part behind a batch that repeats itself; sampling
     /// on the host cannot be hidden, since the next step needs the token.
     fn step(&self, programs: impl Iterator<Item = Program>, repeated: bool) -> SimDuration {
@@ -132,7 +139,9 @@ impl StaticStepTime {
 
 impl StepTime for StaticStepTime {
     fn duration(&self, batch: &BatchShape) -> SimDuration {
-        self.step(self.shapes.programs(batch), batch.repeated)
+        let repeated = batch.repeated == Some(true)
+            && self.is_in_bucket_of_step_before(batch.decode_seqs, StaticShapes::longest_decode(batch));
+        self.step(self.shapes.programs(batch), repeated)
     }
 
     fn durations(&self, batch: &BatchShape, out: &mut [SimDuration]) {
@@ -146,19 +155,19 @@ impl StepTime for StaticStepTime {
             return;
         }
         let longest = StaticShapes::longest_decode(batch);
-        let (mut done, mut repeated) = (0_u32, batch.repeated);
+        let (mut done, mut repeated) = (0_u32, batch.repeated == Some(true));
         let mut rest = out;
         while !rest.is_empty() {
             let positions = longest.saturating_add(done);
             let program = self.shapes.token_program(batch.decode_seqs, positions);
             let (first, later) = rest.split_first_mut().expect("not empty");
-            *first = self.step(std::iter::once(program), repeated);
-            repeated = true;
+            let hidden = repeated && self.is_in_bucket_of_step_before(batch.decode_seqs, positions);
+            *first = self.step(std::iter::once(program), hidden);
+            // Engines that tell of repetition at all tell of it in every later step.
+            repeated = batch.repeated.is_some();
             let same = later.len().min(self.shapes.steps_in_bucket(positions) as usize);
             let (same, beyond) = later.split_at_mut(same);
-            if !same.is_empty() {
-                same.fill(self.step(std::iter::once(program), true));
-            }
+            same.fill(self.step(std::iter::once(program), repeated));
             done = done.saturating_add(1).saturating_add(same.len() as u32);
             rest = beyond;
         }

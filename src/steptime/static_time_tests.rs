@@ -125,12 +125,32 @@ fn working_ahead_hides_the_host_behind_a_repeated_batch_and_sampling_never() {
     let mut batch = BatchShape::default();
     batch.add_decode(1, 10);
     let again = BatchShape {
-        repeated: true,
+        repeated: Some(true),
         ..batch.clone()
     };
     let ahead = with(true, true);
     let saved = ahead.duration(&batch).as_nanos() - ahead.duration(&again).as_nanos();
     assert_eq!(saved, 500_000, "the host's half millisecond");
+    // The first step in another bucket is another program, for which nobody works ahead.
+    let mut buckets = deployment(4, 4);
+    if let Some(shapes) = &mut buckets.static_shapes {
+        (shapes.asynchronous, shapes.token_buckets) = (true, vec![128, 1024]);
+    }
+    let crossing = derived(&buckets);
+    let at = |computed| {
+        let mut batch = BatchShape::default();
+        batch.add_decode(1, computed);
+        batch.repeated = Some(true);
+        batch
+    };
+    let step = |computed| crossing.duration(&at(computed)).as_nanos();
+    assert_eq!(step(128) - step(129), 500_000);
+    let mut run = [SimDuration::ZERO; 6];
+    crossing.durations(&at(125), &mut run);
+    assert_eq!(
+        run.map(|d| d.as_nanos()),
+        [125, 126, 127, 128, 129, 130].map(step)
+    );
     let waits = with(false, true);
     assert_eq!(waits.duration(&batch), waits.duration(&again));
     assert_eq!(waits.duration(&batch), ahead.duration(&batch));

@@ -25,6 +25,8 @@ fn assert_all_identical(path: &Path, at_least: usize) {
 fn shipped_logs_are_identical() {
     assert_all_identical(&own_data("scheduler-golden"), 15);
     assert_all_identical(&own_data("scheduler-versions"), 52);
+    // AWS Neuron plugin 0.2.0, livelocks among them, and vLLM 0.11.0 below it.
+    assert_all_identical(&own_data("scheduler-neuron"), 19);
     // Random knobs of five releases: speculation with prefix caching, tight memory, both policies.
     assert_all_identical(&own_data("scheduler-random"), 80);
 }
@@ -40,6 +42,13 @@ fn every_golden_case_is_identical() {
 fn every_call_log_is_identical() {
     if let Some(folder) = data_set("every_call_log_is_identical", "scheduler-versions") {
         assert_all_identical(&folder, 52);
+    }
+}
+
+#[test]
+fn every_neuron_log_is_identical() {
+    if let Some(folder) = data_set("every_neuron_log_is_identical", "scheduler-neuron") {
+        assert_all_identical(&folder, 19);
     }
 }
 

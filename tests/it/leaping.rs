@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use kneeboard::engine::vllm::{Behaviour, Policy, VllmConfig, VllmEngine};
+use kneeboard::engine::neuron::NeuronEngine;
+use kneeboard::engine::vllm::{Behaviour, Policy, SchedulerClass, VllmConfig, VllmEngine};
 use kneeboard::engine::{Engine, Grant, StepPlan, StepResult};
 use kneeboard::explore::study::Study;
 use kneeboard::scenario::{Override, Plan};
@@ -29,7 +30,14 @@ impl StepTime for ByRow {
             .iter()
             .map(|r| u64::from(r.computed + 9) * u64::from(r.tokens))
             .sum();
-        SimDuration(900_000 + decodes + prefills)
+        SimDuration(
+            if batch.repeated == Some(true) {
+                800_000
+            } else {
+                900_000
+            } + decodes
+                + prefills,
+        )
     }
 
     fn needs_decode_rows(&self) -> bool {
@@ -92,8 +100,16 @@ prop_compose! {
         threshold in prop::sample::select(vec![0u32, 0, 1, 2, 20, 64]),
         watermark in prop::sample::select(vec![0.0, 0.1]),
         drafts in prop::sample::select(vec![0u32, 0, 0, 2]),
+        scheduler_cls in prop_oneof![
+            5 => Just(SchedulerClass::Vllm),
+            2 => Just(SchedulerClass::NeuronContinuousBatching),
+            1 => Just(SchedulerClass::NeuronSegmented),
+        ],
     ) -> VllmConfig {
+        let neuron = scheduler_cls.is_neuron();
+        let drafts = if neuron { 0 } else { drafts };
         VllmConfig {
+            scheduler_cls,
             max_num_seqs: seqs,
             max_num_batched_tokens: budget,
             block_size,
@@ -101,8 +117,8 @@ prop_compose! {
             max_model_len,
             enable_prefix_caching: caching,
             enable_chunked_prefill: chunked || threshold == 0,
-            async_scheduling: asynchronous,
-            policy: if priority { Policy::Priority } else { Policy::Fcfs },
+            async_scheduling: asynchronous && !neuron,
+            policy: if priority && !neuron { Policy::Priority } else { Policy::Fcfs },
             scheduler_reserve_full_isl: gate,
             long_prefill_token_threshold: threshold,
             adaptive_long_prefill_threshold: adaptive,
@@ -169,6 +185,40 @@ fn rows(grants: &[Grant]) -> Vec<(u32, u32, u32, bool)> {
         .collect()
 }
 
+/// An engine whose queues can be looked at.
+enum Subject {
+    Vllm(VllmEngine),
+    Neuron(NeuronEngine),
+}
+
+impl Subject {
+    fn new(config: &VllmConfig, steady: bool) -> Self {
+        let mut engine = VllmEngine::new(config.clone());
+        if steady {
+            engine = engine.with_steady_rows(true);
+        }
+        if config.scheduler_cls.is_neuron() {
+            Self::Neuron(NeuronEngine::around(engine))
+        } else {
+            Self::Vllm(engine)
+        }
+    }
+
+    fn engine(&mut self) -> &mut dyn Engine {
+        match self {
+            Self::Vllm(engine) => engine,
+            Self::Neuron(engine) => engine,
+        }
+    }
+
+    fn all_rows(&self, plan: &StepPlan) -> Vec<Grant> {
+        match self {
+            Self::Vllm(engine) => engine.all_rows(plan),
+            Self::Neuron(engine) => engine.base().all_rows(plan),
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2500, max_shrink_iters: 2000, ..ProptestConfig::default() })]
 
@@ -187,25 +237,22 @@ proptest! {
     /// The steady rows are those that the reference lists: every plan alike, row by row.
     #[test]
     fn of_every_plan(config in any_engine(), trace in any_trace(), arrivals in prop::collection::vec(0usize..4, 1..40)) {
-        let mut engines = [
-            VllmEngine::new(config.clone()),
-            VllmEngine::new(config.clone()).with_steady_rows(true),
-        ];
+        let mut engines = [Subject::new(&config, false), Subject::new(&config, true)];
         let mut under_way: [Vec<StepPlan>; 2] = Default::default();
         let (mut ids, mut results) = (0.., [StepResult::default(), StepResult::default()]);
         let mut waiting = trace.requests.iter();
         for step in 0..400 {
             for request in waiting.by_ref().take(arrivals[step % arrivals.len()]) {
                 let id = ids.next().unwrap();
-                let taken = [engines[0].submit(id, request), engines[1].submit(id, request)];
+                let taken = engines.each_mut().map(|e| e.engine().submit(id, request));
                 prop_assert_eq!(taken[0], taken[1]);
             }
-            if !engines[0].has_unfinished() && under_way[0].is_empty() {
+            if !engines[0].engine().has_unfinished() && under_way[0].is_empty() {
                 continue;
             }
             let mut plans = [StepPlan::default(), StepPlan::default()];
             for (engine, plan) in engines.iter_mut().zip(&mut plans) {
-                engine.plan(plan);
+                engine.engine().plan(plan);
             }
             let listed = engines[1].all_rows(&plans[1]);
             let steady = |id: u32| !plans[1].grants.iter().any(|g| g.id == id);
@@ -218,18 +265,21 @@ proptest! {
             prop_assert_eq!(&plans[0].admitted, &plans[1].admitted);
             prop_assert_eq!(&plans[0].preempted, &plans[1].preempted);
             prop_assert_eq!(plans[0].shape.sums(), plans[1].shape.sums());
+            prop_assert_eq!(plans[0].shape.repeated, plans[1].shape.repeated);
+            let livelocks = engines.each_mut().map(|e| e.engine().livelock());
+            prop_assert_eq!(livelocks[0], livelocks[1]);
             prop_assert_eq!(
                 (plans[0].running, plans[0].waiting, plans[0].free_blocks),
                 (plans[1].running, plans[1].waiting, plans[1].free_blocks)
             );
-            let depth = engines[0].queue_depth();
+            let depth = engines[0].engine().queue_depth();
             for ((engine, plan), (queue, result)) in
                 engines.iter_mut().zip(plans).zip(under_way.iter_mut().zip(&mut results))
             {
                 queue.push(plan);
                 if queue.len() >= depth {
                     let oldest = queue.remove(0);
-                    engine.commit(&oldest, result);
+                    engine.engine().commit(&oldest, result);
                 }
             }
             if under_way[0].len() + 1 >= depth {

@@ -17,11 +17,33 @@ pub enum Policy {
     Priority,
 }
 
+/// The scheduler that runs: vLLM's own, or one that a platform plugin puts in its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SchedulerClass {
+    /// vLLM's own.
+    #[default]
+    Vllm,
+    /// `ContinuousBatchingNeuronScheduler` of the AWS Neuron plugin 0.2.0 (rules N10 to N14): one prompt a step, whole,
+    /// and no decode beside it.
+    NeuronContinuousBatching,
+    /// The scheduler of the native Neuron plugin 0.24 (rules N40, N41): the same, with long prompts in segments.
+    NeuronSegmented,
+}
+
+impl SchedulerClass {
+    /// One of the Neuron plugins'.
+    pub const fn is_neuron(self) -> bool {
+        !matches!(self, Self::Vllm)
+    }
+}
+
 /// One engine's resolved configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VllmConfig {
     /// Which release's rules apply.
     pub behaviour: &'static Behaviour,
+    /// Whose scheduler.
+    pub scheduler_cls: SchedulerClass,
     /// Most running requests.
     pub max_num_seqs: u32,
     /// Tokens of a step (the input budget of rule S2).
@@ -70,6 +92,7 @@ impl VllmConfig {
     pub fn new(behaviour: &'static Behaviour) -> Self {
         Self {
             behaviour,
+            scheduler_cls: SchedulerClass::Vllm,
             max_num_seqs: 256,
             max_num_batched_tokens: 2048,
             max_num_scheduled_tokens: None,

@@ -61,12 +61,14 @@ impl VllmEngine {
         while tokens <= accepted && stop.is_none() {
             tokens += 1;
             r.outputs += 1;
-            stop = if r.outputs == r.eos_at {
-                Some(FinishReason::Stop)
-            } else if r.known() >= self.config.max_model_len || r.outputs >= r.max_tokens {
-                Some(FinishReason::Length)
-            } else {
-                None
+            let at_length = r.known() >= self.config.max_model_len || r.outputs >= r.max_tokens;
+            let at_eos = r.outputs == r.eos_at;
+            // The plugin looks at lengths first (rule N14b).
+            stop = match (at_length, at_eos) {
+                (true, true) if !self.config.scheduler_cls.is_neuron() => Some(FinishReason::Stop),
+                (true, _) => Some(FinishReason::Length),
+                (false, true) => Some(FinishReason::Stop),
+                (false, false) => None,
             };
         }
         result.emitted.push((r.id, tokens));

@@ -46,6 +46,19 @@ pub enum Pause {
     All,
 }
 
+/// Which requests a call of the scheduler sees: a plugin may hide some from it (rules N10, N11, N41).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::engine) enum View {
+    /// All.
+    All,
+    /// The head of the waiting queue alone.
+    Head,
+    /// The first one of the running list alone.
+    FirstRunning,
+    /// The running list, and nobody who waits.
+    Running,
+}
+
 /// What is left of a step's budgets (rule S2).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget {
@@ -126,7 +139,7 @@ impl VllmEngine {
             ),
             requests: Vec::new(),
             vacant: Vec::new(),
-            running: RunningList::default(),
+            running: RunningList::new(config.scheduler_cls.is_neuron()),
             steady: SteadySet::new(&config),
             planned: 0,
             committed: 0,
@@ -148,6 +161,33 @@ impl VllmEngine {
     /// Ids of the waiting requests in queue order.
     pub fn waiting_ids(&self) -> impl Iterator<Item = RequestId> + '_ {
         self.waiting.iter().map(|s| self.requests[s as usize].id)
+    }
+
+    /// Its configuration.
+    pub const fn config(&self) -> &VllmConfig {
+        &self.config
+    }
+
+    /// Running requests.
+    pub(in crate::engine) fn running_count(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Waiting requests.
+    pub(in crate::engine) fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The first request of the running list is in the middle of its prompt.
+    pub(in crate::engine) fn first_is_mid_prompt(&self) -> bool {
+        let first = self.running.slots().first();
+        first.is_some_and(|&slot| self.request(slot).mid_prompt)
+    }
+
+    /// The request at the head of the waiting queue, and the KV blocks that its known tokens fill.
+    pub(in crate::engine) fn head(&self) -> Option<(RequestId, u32)> {
+        let r = self.request(self.waiting.get(0)?);
+        Some((r.id, self.kv.blocks_for(r.known())))
     }
 
     /// Free KV blocks now.
@@ -293,6 +333,7 @@ impl VllmEngine {
         budget: &mut Budget,
         threshold: u32,
         pass: RunningPass,
+        visible: usize,
     ) -> WaitingPass {
         let c = &self.config;
         let seats = match c.max_num_active_seqs {
@@ -302,7 +343,8 @@ impl VllmEngine {
         let mut place = 0;
         let mut looked_up = false;
         while self.running.len() < seats as usize && !budget.is_spent() {
-            let Some(slot) = self.waiting.get(place) else {
+            let seen = place + plan.admitted.len() < visible;
+            let Some(slot) = self.waiting.get(place).filter(|_| seen) else {
                 break;
             };
             looked_up = true;
@@ -413,6 +455,64 @@ impl VllmEngine {
         self.pause = pause;
     }
 
+    /// One call of the scheduler, which sees only some of the requests; see [`Engine::plan`].
+    pub(in crate::engine) fn plan_view(&mut self, plan: &mut StepPlan, view: View) {
+        plan.clear();
+        self.unflushed = false;
+        let c = &self.config;
+        let mut budget = Budget {
+            tokens: c.max_num_scheduled_tokens.unwrap_or(c.max_num_batched_tokens),
+            input: c.max_num_batched_tokens,
+            draft_slots: c.draft_slots,
+        };
+        if self.pause == Pause::All {
+            budget.tokens = 0;
+        }
+        self.planned += 1;
+        let (shown, visible) = match view {
+            View::All => (usize::MAX, usize::MAX),
+            View::Head => (0, 1),
+            View::FirstRunning => (1, 0),
+            View::Running => (usize::MAX, 0),
+        };
+        let hidden = (shown < self.running.len()).then(|| {
+            // Hidden rows do not decode in this step, so nobody is steady through it.
+            self.write_back(self.planned - 1);
+            self.running.hide_from(shown)
+        });
+        let threshold = self.threshold();
+        let together = if hidden.is_some() {
+            None
+        } else {
+            self.schedule_steady(plan, &mut budget, threshold)
+        };
+        let pass = together.unwrap_or_else(|| {
+            self.write_back(self.planned - 1);
+            self.schedule_running(plan, &mut budget, threshold)
+        });
+        let mut admission = WaitingPass::default();
+        if plan.preempted.is_empty() && self.pause == Pause::None {
+            admission = self.schedule_waiting(plan, &mut budget, threshold, pass, visible);
+            if self.config.behaviour.skips_oversized_prompt {
+                self.waiting.reverse_head(admission.passed_over);
+            }
+        }
+        if let Some(hidden) = hidden {
+            self.running.show(hidden);
+        }
+        self.advance(plan);
+        self.settle(plan, together.is_none());
+        if together.is_some() {
+            self.note_repetition(plan, admission.passed_over == 0, admission.looked_up);
+        } else {
+            self.forbid_repetition();
+        }
+        self.take_left(&mut plan.left);
+        plan.running = self.running.len() as u32;
+        plan.waiting = self.waiting.len() as u32;
+        plan.free_blocks = self.kv.free();
+    }
+
     /// Advances the counters right after the schedule is built, before the device has run (rules S5, S53), and
     /// sums up the batch's shape.
     fn advance(&mut self, plan: &mut StepPlan) {
@@ -464,42 +564,7 @@ impl Engine for VllmEngine {
     }
 
     fn plan(&mut self, plan: &mut StepPlan) {
-        plan.clear();
-        self.unflushed = false;
-        let c = &self.config;
-        let mut budget = Budget {
-            tokens: c.max_num_scheduled_tokens.unwrap_or(c.max_num_batched_tokens),
-            input: c.max_num_batched_tokens,
-            draft_slots: c.draft_slots,
-        };
-        if self.pause == Pause::All {
-            budget.tokens = 0;
-        }
-        let threshold = self.threshold();
-        self.planned += 1;
-        let together = self.schedule_steady(plan, &mut budget, threshold);
-        let pass = together.unwrap_or_else(|| {
-            self.write_back(self.planned - 1);
-            self.schedule_running(plan, &mut budget, threshold)
-        });
-        let mut admission = WaitingPass::default();
-        if plan.preempted.is_empty() && self.pause == Pause::None {
-            admission = self.schedule_waiting(plan, &mut budget, threshold, pass);
-            if self.config.behaviour.skips_oversized_prompt {
-                self.waiting.reverse_head(admission.passed_over);
-            }
-        }
-        self.advance(plan);
-        self.settle(plan, together.is_none());
-        if together.is_some() {
-            self.note_repetition(plan, admission.passed_over == 0, admission.looked_up);
-        } else {
-            self.forbid_repetition();
-        }
-        self.take_left(&mut plan.left);
-        plan.running = self.running.len() as u32;
-        plan.waiting = self.waiting.len() as u32;
-        plan.free_blocks = self.kv.free();
+        self.plan_view(plan, View::All);
     }
 
     fn commit(&mut self, plan: &StepPlan, result: &mut StepResult) {

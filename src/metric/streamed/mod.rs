@@ -20,7 +20,7 @@ use super::bins::RELATIVE_ERROR;
 use super::gauges::{GaugeSums, Gauges};
 use super::latency::PerLatency;
 use super::saturation::{ArrivalSpan, BacklogMeter};
-use super::summary::{Parts, Summary, SummaryOptions};
+use super::summary::{LivelockReport, Parts, Summary, SummaryOptions};
 use super::tally::Tally;
 use super::tokens::GapProfile;
 use super::window::Window;
@@ -208,6 +208,7 @@ impl StreamedSummary {
             visible_tokens: Some(self.visible_tokens),
             backlog: self.backlog.map(|meter| meter.judge()),
             gauges: Gauges::of_sums(&gauges, duration),
+            livelocks: LivelockReport::of(replicas.iter().map(|r| r.livelock)),
             end,
         };
         let mut summary = Summary::from_parts(parts, &self.options);

@@ -103,6 +103,7 @@ fn totals(run: &RunRecord) -> Vec<ReplicaTotals> {
         usable_blocks: r.usable_blocks,
         free_blocks_at_end: r.free_blocks_at_end,
         preemptions: r.preemptions,
+        livelock: r.livelock,
     };
     run.replicas.iter().map(totals).collect()
 }

@@ -98,17 +98,19 @@ impl KvDtypeChoice {
 pub enum EngineKind {
     /// vLLM, V1 scheduler.
     Vllm,
+    /// vLLM under a plugin for AWS Neuron devices: compiled static shapes, one prompt at a time before any decode.
+    Neuron,
 }
 
 /// The engine's knobs. What is left out takes the default of the named vLLM version on that accelerator.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Engine {
-    /// Which engine.
+    /// Which engine; left out, the one that runs on the accelerator.
     pub kind: Option<EngineKind>,
-    /// vLLM release whose scheduling rules apply; quote it.
+    /// vLLM release whose scheduling rules apply; of kind neuron, the plugin's release. Quote it.
     pub version: Option<String>,
-    /// Most running requests.
+    /// Most running requests; of kind neuron, the compiled batch, too.
     pub max_num_seqs: Option<u32>,
     /// Token budget of a step.
     pub max_num_batched_tokens: Option<u32>,
@@ -152,6 +154,28 @@ pub struct Engine {
     pub num_speculative_tokens: Option<u32>,
     /// KV slots reserved past the scheduled tokens (draft models).
     pub num_lookahead_tokens: Option<u32>,
+    /// Neuron: NxDI's name of max_model_len.
+    pub seq_len: Option<u32>,
+    /// Neuron: physical cores that serve as one logical core (LNC), which system.parallel.tp counts; 1 or 2.
+    pub lnc: Option<u32>,
+    /// Neuron: KV blocks without the null block.
+    pub pa_num_blocks: Option<u32>,
+    /// Neuron plugin 0.2.0: programs for several lengths; off, every prompt and context is padded to seq_len.
+    pub enable_bucketing: Option<bool>,
+    /// Neuron plugin 0.2.0: lengths that prompts are padded to, rising; the last is seq_len.
+    pub context_encoding_buckets: Option<Vec<u32>>,
+    /// Neuron plugin 0.2.0: contexts whose KV a decode reads, rising; the last is seq_len.
+    pub token_generation_buckets: Option<Vec<u32>>,
+    /// Neuron plugin 0.2.0: rows that decodes are padded to, rising; the last is max_num_seqs.
+    pub token_generation_batches: Option<Vec<u32>>,
+    /// Native Neuron plugin: rows that decodes are padded to, rising; the last is max_num_seqs.
+    pub num_seqs_buckets: Option<Vec<u32>>,
+    /// Native Neuron plugin: contexts whose KV a decode reads, rising; the last is max_model_len.
+    pub decode_context_length_buckets: Option<Vec<u32>>,
+    /// Neuron: tokens are sampled on the device; off, by the host.
+    pub on_device_sampling: Option<bool>,
+    /// Neuron plugin 0.2.0: NxDI issues a decode before the one before it has come back.
+    pub async_mode: Option<bool>,
 }
 
 /// How a model is split over devices.

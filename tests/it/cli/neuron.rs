@@ -1,0 +1,161 @@
+//! Engines of kind neuron: their knobs, and the livelock that they can come to.
+
+use std::path::{Path, PathBuf};
+
+use super::support::*;
+
+const SCENARIO: &str = r#"kneeboard: 1
+system:
+  engine: {kind: neuron, version: "0.2.0", max_num_seqs: 4, seq_len: 1024}
+  step_time: {step: 8ms, any_prefill: 40ms}
+workload: {synthetic: {num_requests: 20, lengths: {fixed: {input: 100, output: 20}}}}
+load: {model: open-loop, arrival: {process: constant, rate: 20}}
+slo: {ttft: 1s, attainment: 0.9}
+measure: {seed: 1}
+"#;
+
+fn scenario(dir: &Path) -> PathBuf {
+    let path = dir.join("neuron.yaml");
+    std::fs::write(&path, SCENARIO).unwrap();
+    path
+}
+
+#[test]
+fn a_livelock_is_an_outcome_that_keeps_what_was_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, out) = (scenario(dir.path()), dir.path().join("out"));
+    for mode in ["", "--summary-only", "--step-by-step"] {
+        let line = format!("simulate {{}} -o {{}} --overwrite --set system.engine.pa_num_blocks=2 {mode}");
+        let ended = run_line(&line, &[&path, &out]).with_code(1);
+        assert!(ended.stdout.contains("livelock"), "{}", ended.stdout);
+        let summary = json_file(&out.join("run-0/summary.json"));
+        let livelock = &summary["livelocks"][0];
+        // Requests 0 and 1 hold both blocks; 2 is let in before either ends, and nothing moves after that.
+        assert_eq!(livelock["request"], 2);
+        assert_eq!(
+            (&livelock["needed_blocks"], &livelock["free_blocks"]),
+            (&1.into(), &0.into())
+        );
+        assert_eq!(
+            (&livelock["running"], &livelock["waiting"]),
+            (&2.into(), &18.into())
+        );
+        assert_eq!(summary["funnel"]["completed"], 0);
+        assert_eq!(summary["slo"]["attainment"], 0.0);
+    }
+    let enough = "simulate {} -o {} --overwrite --set system.engine.pa_num_blocks=4";
+    run_line(enough, &[&path, &out]).with_code(0);
+}
+
+/// With room for one block less than seats, whoever comes while all blocks are held stops everything; at a load that
+/// never fills them nothing happens.
+#[test]
+fn a_livelock_needs_all_blocks_to_be_held() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, out) = (scenario(dir.path()), dir.path().join("out"));
+    let slow = "simulate {} -o {} --set system.engine.pa_num_blocks=2 --set load.arrival.rate=1";
+    run_line(slow, &[&path, &out]).with_code(0);
+}
+
+#[test]
+fn knobs_that_a_plugin_forces_or_does_not_read_are_refused_with_their_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = scenario(dir.path());
+    for (set, parts) in [
+        (
+            "system.engine.max_num_batched_tokens=2048",
+            ["131072", "leave it out"],
+        ),
+        (
+            "system.engine.enable_chunked_prefill=true",
+            ["does not honour", "leave it out"],
+        ),
+        ("system.engine.async_scheduling=true", ["N18", "async_mode"]),
+        ("system.engine.block_size=16", ["1024", "does not honour"]),
+        ("system.engine.max_num_seqs=null", ["compiled batch", "N17"]),
+        ("system.engine.seq_len=null", ["not given", "max_model_len"]),
+        (
+            "system.engine.max_model_len=512",
+            ["beside max_model_len 512", "one number"],
+        ),
+        ("system.engine.scheduling_policy=priority", ["first come", "N14b"]),
+        (
+            "system.engine.gpu_memory_utilization=0.8",
+            ["whole sequence", "pa_num_blocks"],
+        ),
+        ("system.engine.cudagraph_mode=NONE", ["GPUs", "leave it out"]),
+        (
+            "system.engine.num_seqs_buckets=[1,4]",
+            ["native plugin", "leave it out"],
+        ),
+        (
+            "system.engine.token_generation_buckets=[128,512]",
+            ["rising", "1024"],
+        ),
+        (
+            "system.engine.context_encoding_buckets=[512,128,1024]",
+            ["rising", "1024"],
+        ),
+        ("system.engine.token_generation_batches=[]", ["rising", "4"]),
+        ("system.engine.version=0.3.0", ["0.2.0", "0.24.0.1.1.0"]),
+        ("system.engine.num_gpu_blocks=1", ["null block", "from 2"]),
+        ("system.engine.lnc=2", ["system.accelerator", "no effect"]),
+        (
+            "system.accelerator=h100-sxm",
+            ["no AWS Neuron device", "kind: vllm"],
+        ),
+        (
+            "system.engine={\"kind\":\"vllm\",\"max_model_len\":1024,\"num_gpu_blocks\":9,\"lnc\":1}",
+            ["kind neuron", "lnc"],
+        ),
+    ] {
+        run(["show", path.to_str().unwrap(), "--set", set]).refused(&parts);
+    }
+    let both = [
+        "--set",
+        "system.engine.pa_num_blocks=4",
+        "--set",
+        "system.engine.num_gpu_blocks=9",
+    ];
+    run(["show", path.to_str().unwrap()].into_iter().chain(both)).refused(&["pa_num_blocks"]);
+    let caching = [
+        "--set",
+        "system.engine.enable_prefix_caching=true",
+        "--set",
+        "system.engine.pa_num_blocks=100",
+    ];
+    run(["show", path.to_str().unwrap()].into_iter().chain(caching)).refused(&["N16", "128"]);
+}
+
+#[test]
+fn vllm_s_own_scheduler_is_refused_on_neuron_devices() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = scenario(dir.path());
+    let set = [
+        "--set",
+        "system.accelerator=trn1",
+        "--set",
+        "system.engine={\"kind\":\"vllm\",\"max_model_len\":1024}",
+    ];
+    run(["show", path.to_str().unwrap()].into_iter().chain(set)).refused(&["trn1", "kind: neuron"]);
+}
+
+/// Decodes of both are stalled by every prompt: by hand, in whole steps of 8 and 48 ms.
+#[test]
+fn a_run_by_hand() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, out) = (scenario(dir.path()), dir.path().join("out"));
+    let line = "simulate {} -o {} --save-detailed --set workload.synthetic.num_requests=2 --set \
+                workload.synthetic.lengths.fixed.output=3";
+    run_line(line, &[&path, &out]).with_code(0);
+    let steps = std::fs::read_to_string(out.join("run-0/steps.csv"))
+        .unwrap_or_else(|_| gunzip(&out.join("run-0/steps.csv.gz")));
+    let ends: Vec<f64> = rows(&steps).iter().map(|r| number(r, "t_end_ns") / 1e6).collect();
+    // The second request comes 50 ms after the first, in the middle of the first one's first decode. Its prompt stalls
+    // the first, which gets its third token 56 ms after its second.
+    let gaps: Vec<f64> = ends.windows(2).map(|w| w[1] - w[0]).collect();
+    assert_eq!(gaps.len(), 4, "{ends:?}");
+    for (gap, by_hand) in gaps.iter().zip([8.0, 48.0, 8.0, 8.0]) {
+        close(*gap, by_hand);
+    }
+}
