@@ -1,6 +1,7 @@
 //! `kneeboard calibrate`: fit step-time models to measurements.
 
 mod kernels;
+mod programs;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,8 @@ enum CalibrateCommand {
     Check(CheckArgs),
     /// Fit a device's efficiencies to tables of measured kernels: priors for other fits.
     Kernels(kernels::KernelsArgs),
+    /// Fit static shapes to measured times of compiled programs (Neuron).
+    Programs(programs::ProgramsArgs),
 }
 
 /// `calibrate steps`.
@@ -89,6 +92,7 @@ pub fn run(args: &CalibrateArgs, global: &Global) -> anyhow::Result<Outcome> {
         CalibrateCommand::Points(args) => calibrate_runs::points(args, global),
         CalibrateCommand::Check(args) => check(args),
         CalibrateCommand::Kernels(args) => kernels::run(args),
+        CalibrateCommand::Programs(args) => programs::run(args),
     }
 }
 

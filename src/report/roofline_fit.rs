@@ -1,17 +1,47 @@
-//! A fit of the roofline as tables.
+//! A fit of parameters, of the roofline or of static shapes, as tables.
 
 use comfy_table::{Table, presets};
 
 use super::number;
-use crate::steptime::RooflineFit;
-use crate::steptime::roofline_fit::FitError;
+use crate::steptime::roofline_fit::{FitError, FittedParameter, Misfit};
+use crate::steptime::{RooflineFit, StaticFit};
 
 /// The fit: parameters, what is left out and by how much it missed, notes.
 pub fn fit_text(fit: &RooflineFit) -> String {
-    let mut out = vec![
-        format!("fit {} ({:?}): {}", fit.name, fit.door, fit.command),
-        String::new(),
-    ];
+    text(&Parts {
+        title: format!("fit {} ({:?}): {}", fit.name, fit.door, fit.command),
+        parameters: &fit.parameters,
+        residuals: &fit.residuals,
+        held_out: &fit.held_out,
+        misfit: &fit.misfit,
+        notes: &fit.notes,
+    })
+}
+
+/// The same of a fit of static shapes.
+pub fn static_fit_text(fit: &StaticFit) -> String {
+    text(&Parts {
+        title: format!("fit {} (programs): {}", fit.name, fit.command),
+        parameters: &fit.parameters,
+        residuals: &fit.residuals,
+        held_out: &fit.held_out,
+        misfit: &fit.misfit,
+        notes: &fit.notes,
+    })
+}
+
+/// What the tables show.
+struct Parts<'a> {
+    title: String,
+    parameters: &'a [FittedParameter],
+    residuals: &'a [FitError],
+    held_out: &'a [FitError],
+    misfit: &'a [Misfit],
+    notes: &'a [String],
+}
+
+fn text(fit: &Parts<'_>) -> String {
+    let mut out = vec![fit.title.clone(), String::new()];
     let mut t = table(&[
         "parameter",
         "value",
@@ -20,7 +50,7 @@ pub fn fit_text(fit: &RooflineFit) -> String {
         "prior",
         "known from",
     ]);
-    for p in &fit.parameters {
+    for p in fit.parameters {
         t.add_row(vec![
             p.name.clone(),
             significant(p.value),
@@ -61,7 +91,7 @@ pub fn fit_text(fit: &RooflineFit) -> String {
         "missed by (one standard deviation)",
         "figures behind it",
     ]);
-    for m in &fit.misfit {
+    for m in fit.misfit {
         t.add_row(vec![
             format!("{} {}", m.metric, m.stat),
             format!("{:.1} %", 100.0 * m.log_sd),

@@ -203,6 +203,13 @@ fn named<T: Copy>(
     })
 }
 
+/// Cores of a logical one where nothing else is said (rule N1): two on chips of eight, one on those of two; `None` for
+/// devices that are not divided.
+pub fn default_logical_core(accelerator: &Accelerator) -> Option<u32> {
+    let cores = accelerator.cores.as_ref()?.value;
+    Some(if cores > 2 { 2 } else { 1 })
+}
+
 /// One replica: a model on devices, in which formats, split how, launched how.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Deployment {

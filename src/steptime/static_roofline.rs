@@ -26,7 +26,8 @@ pub struct StaticRoofline {
     pp: u32,
     flops: f64,
     bytes_per_s: f64,
-    link: Option<NeuronLink>,
+    /// Bandwidth of a rank's share of the link, in bytes a second; none with one rank.
+    link_bytes_per_s: Option<f64>,
     /// The program knows rows by slots of the cache.
     slots: bool,
     /// Positions of a slot.
@@ -76,12 +77,8 @@ impl StaticRoofline {
         let bytes_per_s =
             1e9 * share * figure(value(&device.memory_bandwidth_gb_s), "memory_bandwidth_gb_s")?;
         let flops = 1e12 * share * figure(value(&device.bf16_tflops), "bf16_tflops")?;
-        let link = if deployment.tp > 1 || deployment.pp > 1 {
-            let gb_s = figure(value(&device.scaleup_gb_s), "scaleup_gb_s")?;
-            Some(NeuronLink {
-                latency_s: parameters[StaticParam::CollectiveLatency],
-                bytes_per_s: 1e9 * share * gb_s * parameters[StaticParam::CollectiveBandwidth],
-            })
+        let link_bytes_per_s = if deployment.tp > 1 || deployment.pp > 1 {
+            Some(1e9 * share * figure(value(&device.scaleup_gb_s), "scaleup_gb_s")?)
         } else {
             None
         };
@@ -95,13 +92,22 @@ impl StaticRoofline {
             pp: deployment.pp,
             flops,
             bytes_per_s,
-            link,
+            link_bytes_per_s,
             slots: most_rows > 1,
             slot_positions: shapes.and_then(longest).unwrap_or(u32::MAX),
             kv_element_bytes: f64::from(deployment.kv_bytes()),
             vocab: f64::from(deployment.model.vocab.value),
             on_device_sampling: shapes.is_none_or(|s| s.on_device_sampling),
         })
+    }
+
+    /// The same rank under other parameters.
+    #[must_use]
+    pub fn under(&self, parameters: StaticParameters) -> Self {
+        Self {
+            p: parameters,
+            ..self.clone()
+        }
     }
 
     /// Where the time of a program goes.
@@ -229,7 +235,13 @@ impl StaticRoofline {
     }
 
     fn collectives(&self, tokens: f64, sampled: f64) -> f64 {
-        let Some(link) = self.link else { return 0.0 };
+        let Some(link_bytes_per_s) = self.link_bytes_per_s else {
+            return 0.0;
+        };
+        let link = NeuronLink {
+            latency_s: self.p[StaticParam::CollectiveLatency],
+            bytes_per_s: link_bytes_per_s * self.p[StaticParam::CollectiveBandwidth],
+        };
         let message = tokens * self.layout.hidden * ACTIVATION_BYTES;
         // One more for the vocabulary-parallel embedding.
         let reduces = self.layout.reduces_per_layer * self.layout.layers + 1.0;
