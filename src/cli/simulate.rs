@@ -18,7 +18,7 @@ use crate::report::compare::intervals_table;
 use crate::report::number::counted;
 use crate::report::run_page::{distributions, run_page};
 use crate::report::run_tables::summary_tables;
-use crate::report::tool_tables::{tool_tables, view_of};
+use crate::report::tool_tables::tool_tables;
 use crate::scenario::Plan;
 use crate::sim::{HostTimes, Pace};
 use crate::verify::predicted::{PredictedFigure, predicted};
@@ -166,7 +166,7 @@ fn write_run(folder: &Path, plan: &Plan, run: &StudyRun, detailed: bool) -> std:
     )?;
     let result = BenchResult::of(&run.record, &bench_info(plan, detailed));
     write_figures(folder, &run.record, &run.summary, &result)?;
-    match view_of(plan) {
+    match plan.view() {
         Some(view) => write_lens(&folder.join(LENS_FILE), view, &run.record),
         None => Ok(()),
     }
@@ -204,7 +204,7 @@ fn text(
         let summaries: Vec<_> = runs.iter().map(|r| &r.summary).collect();
         return Ok(serde_json::to_string_pretty(&summaries)? + "\n");
     }
-    let (mut text, view) = (String::new(), view_of(plan));
+    let (mut text, view) = (String::new(), plan.view());
     for (i, run) in runs.iter().enumerate() {
         let replicas = run.record.replicas.len();
         text += &run_text(i, run.steps(), replicas, &run.summary, run.extrapolated_share);

@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use super::grid::combinations;
 use super::study::{Study, StudyError, StudyRun};
 use super::sweep::{Configuration, run_sweep};
-use crate::input::{InputError, read_text};
 use crate::calibrate::robust::quantile;
+use crate::input::{InputError, read_text};
 use crate::metric::tool::View;
 use crate::scenario::quantity::{Finite, Span};
 use crate::scenario::{Override, Plan};
@@ -143,7 +143,8 @@ impl PrintedFigure {
 /// Decimals that a number is written with.
 fn decimals(x: f64) -> i32 {
     let text = x.to_string();
-    text.split_once('.').map_or(0, |(_, fraction)| fraction.len() as i32)
+    text.split_once('.')
+        .map_or(0, |(_, fraction)| fraction.len() as i32)
 }
 
 /// A scenario at many seeds.
@@ -245,7 +246,11 @@ impl StudyFile {
             }
         }
         if file.printed.is_empty() {
-            return wrong("printed", "it is empty".into(), "name what the load generator printed");
+            return wrong(
+                "printed",
+                "it is empty".into(),
+                "name what the load generator printed",
+            );
         }
         Ok(file)
     }
@@ -353,7 +358,9 @@ pub fn parts(file: &StudyFile) -> u64 {
 }
 
 fn overrides(set: &Map<String, Value>) -> Vec<Override> {
-    set.iter().map(|(path, value)| Override::new(path, value.clone())).collect()
+    set.iter()
+        .map(|(path, value)| Override::new(path, value.clone()))
+        .collect()
 }
 
 fn axes(axes: &Map<String, Value>) -> Override {
@@ -388,9 +395,12 @@ fn capacity_plan(plan: &Plan, spec: &CapacitySpec) -> Result<Plan, InputError> {
 /// Runs a scenario at many seeds and keeps what its load generator prints.
 fn repeated(plan: &Plan, printed: &Map<String, Value>, seeds: u32) -> Result<Repeated, StudyError> {
     let view = plan.view().ok_or_else(|| {
-        InputError::new(plan.origin(), "its load has no load generator whose figures are known")
-            .at("load.client")
-            .allowed("kind: llmperf, thread-pool or vllm-bench")
+        InputError::new(
+            plan.origin(),
+            "its load has no load generator whose figures are known",
+        )
+        .at("load.client")
+        .allowed("kind: llmperf, thread-pool or vllm-bench")
     })?;
     let study = Study::of(plan.clone())?;
     let names: Vec<(&str, f64)> = printed
@@ -402,10 +412,13 @@ fn repeated(plan: &Plan, printed: &Map<String, Value>, seeds: u32) -> Result<Rep
         .map(|seed| {
             let run = study.run(seed)?;
             printed_by(view, &run, &names).map_err(|name| {
-                InputError::new(plan.origin(), format!("{} prints no '{name}' of this run", view.name()))
-                    .at("printed")
-                    .allowed("a figure that the load generator prints, under its own name")
-                    .into()
+                InputError::new(
+                    plan.origin(),
+                    format!("{} prints no '{name}' of this run", view.name()),
+                )
+                .at("printed")
+                .allowed("a figure that the load generator prints, under its own name")
+                .into()
             })
         })
         .collect::<Result<_, StudyError>>()?;
@@ -444,7 +457,9 @@ fn printed_by<'n>(view: View, run: &StudyRun, names: &[(&'n str, f64)]) -> Resul
 fn nearest_to_medians(by_seed: &[Vec<f64>], figures: &[PrintedFigure]) -> u64 {
     let distance = |values: &[f64]| -> f64 {
         let pairs = values.iter().zip(figures);
-        pairs.map(|(value, figure)| (value / figure.median).ln().abs()).sum()
+        pairs
+            .map(|(value, figure)| (value / figure.median).ln().abs())
+            .sum()
     };
     let distances = by_seed.iter().map(|values| distance(values));
     (0..)

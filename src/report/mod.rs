@@ -10,6 +10,7 @@ pub mod import;
 pub mod number;
 pub mod plot;
 pub mod preflight_page;
+pub mod published;
 pub mod roofline_fit;
 pub mod run_page;
 pub mod run_tables;

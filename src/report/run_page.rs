@@ -5,7 +5,7 @@ use super::figures::{Curve, Distribution};
 use super::html::{Block, Page, Section};
 use super::plot::Plot;
 use super::run_tables::summary_tables;
-use super::tool_tables::{tool_tables, view_of};
+use super::tool_tables::tool_tables;
 use crate::explore::study::{StudyRun, summary_options};
 use crate::metric::Sample;
 use crate::metric::latency::Latencies;
@@ -59,7 +59,7 @@ fn latencies(plan: &Plan, run: &StudyRun) -> Latencies {
 
 /// The page.
 pub fn run_page(plan: &Plan, runs: &[StudyRun], plots: &[(&'static str, Plot)]) -> Page {
-    let view = view_of(plan);
+    let view = plan.view();
     let mut sections: Vec<Section> = runs
         .iter()
         .enumerate()

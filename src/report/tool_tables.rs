@@ -3,21 +3,6 @@
 use super::table::{Cell, Column, Table};
 use crate::metric::tool::{LLMPERF_METRICS, LLMPERF_STATISTICS, ToolFigure, View};
 use crate::record::RunRecord;
-use crate::scenario::Plan;
-use crate::scenario::schema::ClientKind;
-
-/// The load generator that the scenario names, if it names one.
-pub fn view_of(plan: &Plan) -> Option<View> {
-    let client = plan.scenario.load.client.as_ref()?;
-    match client.kind {
-        ClientKind::Plain => None,
-        ClientKind::Llmperf => Some(View::Llmperf),
-        ClientKind::VllmBench => Some(View::VllmBench),
-        ClientKind::ThreadPool => Some(View::ThreadPool {
-            words_per_token: client.words_per_token.map_or(1.0, |w| w.0),
-        }),
-    }
-}
 
 /// The figures of a run under the load generator's own names.
 pub fn tool_tables(view: View, run: &RunRecord) -> Vec<Table> {

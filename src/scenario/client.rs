@@ -2,10 +2,12 @@
 
 use super::check::Blame;
 use super::load::{check_arrivals, concurrency, fill_pattern, no_arrivals};
+use super::plan::Plan;
 use super::provenance::{Provenance, Source};
 use super::quantity::{Finite, Span};
 use super::schema::{Client, ClientKind, Load, Process, Scenario, Workload};
 use crate::input::InputError;
+use crate::metric::tool::View;
 use crate::sim::{self, ClientMachine, Clients, LoadModel};
 use crate::units::SimDuration;
 
@@ -15,6 +17,21 @@ const LLMPERF_TIMEOUT: Span = Span(SimDuration(90_000_000_000));
 const WORDS_PER_TOKEN: Finite = Finite(0.75);
 /// More clients than any load generator has threads.
 const MOST_CLIENTS: u32 = 100_000;
+
+impl Plan {
+    /// The load generator whose figures the run is seen with, if the scenario names one.
+    pub fn view(&self) -> Option<View> {
+        let client = self.scenario.load.client.as_ref()?;
+        match client.kind {
+            ClientKind::Plain => None,
+            ClientKind::Llmperf => Some(View::Llmperf),
+            ClientKind::VllmBench => Some(View::VllmBench),
+            ClientKind::ThreadPool => Some(View::ThreadPool {
+                words_per_token: client.words_per_token.map_or(1.0, |w| w.0),
+            }),
+        }
+    }
+}
 
 /// Fills and checks a closed-loop load with `load.client`, and gives the load model.
 ///

@@ -88,7 +88,12 @@ impl Curve {
 
     /// Share of a span of seconds in which the value is at or above a threshold.
     pub fn share_at_least(&self, threshold: f64, from: f64, to: f64) -> f64 {
-        let over = Self(self.0.iter().map(|&(at, v)| (at, f64::from(u8::from(v >= threshold)))).collect());
+        let over = Self(
+            self.0
+                .iter()
+                .map(|&(at, v)| (at, f64::from(u8::from(v >= threshold))))
+                .collect(),
+        );
         over.mean(from, to)
     }
 

@@ -94,7 +94,9 @@ fn figures_table(title: &str, outcome: &Repeated, seeds: u32) -> Table {
             if f.is_inside() { "yes" } else { "no" }.into(),
         ]);
     }
-    table.note = Some("Units are in the names: s = seconds, token_per_s = tokens a second, per_min = a minute.".into());
+    table.note = Some(
+        "Units are in the names: s = seconds, token_per_s = tokens a second, per_min = a minute.".into(),
+    );
     table
 }
 

@@ -1,7 +1,5 @@
 //! What the test could not show: its gauges, its price, other configurations, the capacity at an objective.
 
-use std::path::Path;
-
 use super::curves::Curve;
 use super::test::clients;
 use super::{n, printed, stairs, text};
@@ -55,7 +53,10 @@ pub fn scrapes(e: &Explained) -> Section {
         ]);
     }
     let gauges = Plot {
-        title: format!("Running and waiting: what happened, and a scrape every {} s", n(interval)),
+        title: format!(
+            "Running and waiting: what happened, and a scrape every {} s",
+            n(interval)
+        ),
         x: Axis::linear("time on the load generator's clock", "s"),
         y: Axis::linear("requests", ""),
         series: vec![
@@ -110,13 +111,24 @@ fn dots(name: &str, points: Vec<(f64, f64)>) -> Series {
 /// What a million output tokens cost, and what that leaves out.
 pub fn price(e: &Explained) -> Section {
     let mut blocks = Vec::new();
-    let instance = e.file.instance.as_ref().and_then(|name| catalog::instance(name, &e.base).ok());
-    let usd_h = instance.as_ref().and_then(|i| i.on_demand_usd_h.as_ref()).map(|f| f.value);
+    let instance = e
+        .file
+        .instance
+        .as_ref()
+        .and_then(|name| catalog::instance(name, &e.base).ok());
+    let usd_h = instance
+        .as_ref()
+        .and_then(|i| i.on_demand_usd_h.as_ref())
+        .map(|f| f.value);
     let rate = printed(&e.test.figures, "results_mean_output_throughput_token_per_s");
     if let (Some(usd_h), Some(rate), Some(instance)) = (usd_h, rate, &instance) {
         let per_million = |tokens_per_s: f64| usd_h / 3600.0 / tokens_per_s * 1e6;
         let mut table = Table::new(
-            format!("USD a million output tokens on {} at {} USD an hour", instance.name, n(usd_h)),
+            format!(
+                "USD a million output tokens on {} at {} USD an hour",
+                instance.name,
+                n(usd_h)
+            ),
             vec![
                 Column::plain("counted"),
                 Column::with_unit("output tokens", "1/s"),
@@ -124,17 +136,30 @@ pub fn price(e: &Explained) -> Section {
             ],
         );
         let mut row = |name: &str, tokens_per_s: f64| {
-            table.push(vec![name.into(), tokens_per_s.into(), per_million(tokens_per_s).into()]);
+            table.push(vec![
+                name.into(),
+                tokens_per_s.into(),
+                per_million(tokens_per_s).into(),
+            ]);
         };
         row("as printed: the load generator's clock", rate);
         let busy = while_busy(e);
         row("only while all clients are at work (simulated)", busy);
         let slo = e.test.run.summary.slo.as_ref().and_then(|s| s.attainment);
         if let Some(attainment) = slo.filter(|a| *a > 0.0) {
-            row("tokens of requests within the objective alone (simulated)", busy * attainment);
+            row(
+                "tokens of requests within the objective alone (simulated)",
+                busy * attainment,
+            );
         }
         for share in [0.5, 0.2] {
-            row(&format!("as printed, the machine loaded {} % of the time", n(100.0 * share)), rate * share);
+            row(
+                &format!(
+                    "as printed, the machine loaded {} % of the time",
+                    n(100.0 * share)
+                ),
+                rate * share,
+            );
         }
         blocks.push(text(format!(
             "{} USD an hour over {} tokens/s are {} USD a million output tokens. That leaves out: the hours in which the \
@@ -149,7 +174,9 @@ pub fn price(e: &Explained) -> Section {
         )));
         blocks.push(Block::Table(table));
     } else {
-        blocks.push(text("The study names no instance with a price, or no printed rate of output tokens."));
+        blocks.push(text(
+            "The study names no instance with a price, or no printed rate of output tokens.",
+        ));
     }
     Section {
         heading: "What a million tokens cost, and what that leaves out".into(),
@@ -185,12 +212,20 @@ pub fn sweeps(e: &Explained) -> Section {
     ))];
     for (spec, configurations) in e.file.sweeps.iter().zip(&e.sweeps) {
         blocks.push(Block::Table(sweep_table(spec, configurations)));
-        blocks.push(Block::Plot(sweep_plot(spec, configurations, "output tokens", "1/s", |c| {
-            mean(c, |r| Some(r.output_tok_s))
-        })));
-        blocks.push(Block::Plot(sweep_plot(spec, configurations, "TTFT p50", "s", |c| {
-            mean(c, |r| r.ttft_p50_s)
-        })));
+        blocks.push(Block::Plot(sweep_plot(
+            spec,
+            configurations,
+            "output tokens",
+            "1/s",
+            |c| mean(c, |r| Some(r.output_tok_s)),
+        )));
+        blocks.push(Block::Plot(sweep_plot(
+            spec,
+            configurations,
+            "TTFT p50",
+            "s",
+            |c| mean(c, |r| r.ttft_p50_s),
+        )));
     }
     Section {
         heading: "What the test did not vary".into(),
@@ -252,8 +287,15 @@ fn sweep_plot(
         let Some(point) = x.1.as_f64().zip(of(c)) else {
             continue;
         };
-        let words: Vec<String> = others.iter().map(|(path, value)| format!("{} {value}", last_key(path))).collect();
-        let name = if words.is_empty() { what.to_owned() } else { words.join(", ") };
+        let words: Vec<String> = others
+            .iter()
+            .map(|(path, value)| format!("{} {value}", last_key(path)))
+            .collect();
+        let name = if words.is_empty() {
+            what.to_owned()
+        } else {
+            words.join(", ")
+        };
         match series.iter_mut().find(|s| s.name == name) {
             Some(s) => s.points.push(point),
             None => series.push(Series {
@@ -299,12 +341,9 @@ pub fn capacity(e: &Explained) -> Option<Section> {
             )),
             Block::Table(configurations_table(configurations)),
             Block::Plot(plot),
-            text("The region around each of these rates is where a live test should be made, not a substitute for it."),
+            text(
+                "The region around each of these rates is where a live test should be made, not a substitute for it.",
+            ),
         ],
     })
-}
-
-/// The folder-relative name of a path, for captions.
-pub fn relative<'p>(path: &'p Path, base: &Path) -> &'p Path {
-    path.strip_prefix(base).unwrap_or(path)
 }

@@ -10,9 +10,11 @@ pub fn section(e: &Explained) -> Option<Section> {
     let script = e.script.as_ref()?;
     let find = |name: &str| printed(&script.figures, name);
     let mut blocks = Vec::new();
-    if let (Some(words), Some(mean), Some(speed)) =
-        (find("words_per_response"), find("mean_latency_s"), find("tokens_per_second"))
-    {
+    if let (Some(words), Some(mean), Some(speed)) = (
+        find("words_per_response"),
+        find("mean_latency_s"),
+        find("tokens_per_second"),
+    ) {
         blocks.push(text(format!(
             "{} words a response over a mean latency of {} s are {}: the printed {} \"tokens per second\" are words, \
              divided by the sum of the latencies of requests that ran side by side. It is about the speed of one \
@@ -59,7 +61,9 @@ pub fn section(e: &Explained) -> Option<Section> {
         x: Axis::linear("workers", ""),
         y: Axis::linear("words", "1/s"),
         series: vec![
-            series("words over the sum of latencies: what it prints", |p| p.printed_per_s),
+            series("words over the sum of latencies: what it prints", |p| {
+                p.printed_per_s
+            }),
             series("words over wall clock: throughput", |p| p.words_per_s),
         ],
         guides: Vec::new(),

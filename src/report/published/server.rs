@@ -22,7 +22,8 @@ impl Anatomy {
     fn of(outcome: &Repeated, decode_s: f64) -> Self {
         let (mut sums, mut count) = ([0.0; 4], 0.0_f64);
         for r in Window::WHOLE.select(&outcome.run.record) {
-            let (Some(begun), Some(first), Some(last)) = (r.first_scheduled, r.first_token, r.last_token) else {
+            let (Some(begun), Some(first), Some(last)) = (r.first_scheduled, r.first_token, r.last_token)
+            else {
                 continue;
             };
             sums[0] += begun.since(r.sent).as_secs_f64();
@@ -58,7 +59,11 @@ pub fn inter_token(e: &Explained) -> Section {
     let e2e: f64 = anatomy.parts().iter().map(|p| p.1).sum();
     let mut table = Table::new(
         "A mean request of the typical seed",
-        vec![Column::plain("part"), Column::with_unit("time", "ms"), Column::plain("share of E2E")],
+        vec![
+            Column::plain("part"),
+            Column::with_unit("time", "ms"),
+            Column::plain("share of E2E"),
+        ],
     );
     for (name, seconds) in anatomy.parts() {
         table.push(vec![name.into(), ms(seconds).into(), Cell::Share(seconds / e2e)]);
@@ -66,13 +71,18 @@ pub fn inter_token(e: &Explained) -> Section {
     table.push(vec!["E2E".into(), ms(e2e).into(), Cell::Share(1.0)]);
     let mut gaps = Table::new(
         "Four figures that are all called time between tokens",
-        vec![Column::plain("definition"), Column::with_unit("printed", "ms"), Column::with_unit("simulated", "ms")],
+        vec![
+            Column::plain("definition"),
+            Column::with_unit("printed", "ms"),
+            Column::with_unit("simulated", "ms"),
+        ],
     );
     let find = |name: &str| printed(&e.test.figures, name);
     let given = find("results_end_to_end_latency_s_mean")
         .zip(find("results_ttft_s_mean"))
         .zip(find("results_number_output_tokens_mean"));
-    let from = |of: &dyn Fn(f64, f64, f64) -> f64| given.map(|((e2e, ttft), tokens)| ms(of(e2e, ttft, tokens)));
+    let from =
+        |of: &dyn Fn(f64, f64, f64) -> f64| given.map(|((e2e, ttft), tokens)| ms(of(e2e, ttft, tokens)));
     let ttft = anatomy.queue + anatomy.prompt;
     let rows: [(&str, Option<f64>, f64); 4] = [
         (
@@ -142,9 +152,10 @@ pub fn decode_rate(e: &Explained) -> Section {
     let given = find("results_end_to_end_latency_s_mean")
         .zip(find("results_ttft_s_mean"))
         .zip(find("results_number_output_tokens_mean"));
-    let apparent_s = given.map_or((anatomy.decode + anatomy.stalled) / anatomy.tokens, |((e2e, ttft), tokens)| {
-        (e2e - ttft) / tokens
-    });
+    let apparent_s = given.map_or(
+        (anatomy.decode + anatomy.stalled) / anatomy.tokens,
+        |((e2e, ttft), tokens)| (e2e - ttft) / tokens,
+    );
     let mut table = Table::new(
         "Steps a second and the bandwidth that they use",
         vec![
@@ -170,7 +181,11 @@ pub fn decode_rate(e: &Explained) -> Section {
         let kv = sizing::kv_bytes_per_token(&d.model, d.tp) as f64 * ranks;
         let bandwidth = d.accelerator.memory_bandwidth_gb_s.as_ref().map(|f| f.value);
         let share = ranks * d.share_of_device();
-        (weights, kv * f64::from(rows) * f64::from(positions), bandwidth.map(|b| b * share))
+        (
+            weights,
+            kv * f64::from(rows) * f64::from(positions),
+            bandwidth.map(|b| b * share),
+        )
     });
     for (name, step_s) in [
         ("the mean gap of the printed figures, stalls inside", apparent_s),
@@ -184,7 +199,9 @@ pub fn decode_rate(e: &Explained) -> Section {
             rate.into(),
             bytes.map(|b| gb(b.0)).into(),
             bytes.map(|b| gb(b.0 + b.1)).into(),
-            bytes.and_then(|b| Some(Cell::Share(gb(b.0) / b.2?))).unwrap_or(Cell::Absent),
+            bytes
+                .and_then(|b| Some(Cell::Share(gb(b.0) / b.2?)))
+                .unwrap_or(Cell::Absent),
         ]);
     }
     if let Some((weights, kv, Some(bandwidth))) = bytes {

@@ -20,14 +20,28 @@ pub(super) fn clients(outcome: &Repeated) -> f64 {
 
 /// Printed figures beside simulated ones.
 pub fn what_was_printed(e: &Explained) -> Section {
-    let fitted: Vec<String> = (1..).zip(&e.file.fitted).map(|(i, f)| format!("({i}) {f}")).collect();
+    let fitted: Vec<String> = (1..)
+        .zip(&e.file.fitted)
+        .map(|(i, f)| format!("({i}) {f}"))
+        .collect();
     let inside = e.test.figures.iter().filter(|f| f.is_inside()).count();
-    let worst = e.test.figures.iter().map(|f| f.relative_error().abs()).fold(0.0, f64::max);
+    let worst = e
+        .test
+        .figures
+        .iter()
+        .map(|f| f.relative_error().abs())
+        .fold(0.0, f64::max);
     let again = e.file.printed_again.iter().filter_map(|(name, value)| {
         let figure = e.test.figures.iter().find(|f| f.name == *name)?;
         let value = value.as_f64()?;
-        let place = if (figure.band.0..=figure.band.1).contains(&value) { "inside" } else { "outside" };
-        Some(format!("A second run of the same test printed {name} {value}: {place} the band."))
+        let place = if (figure.band.0..=figure.band.1).contains(&value) {
+            "inside"
+        } else {
+            "outside"
+        };
+        Some(format!(
+            "A second run of the same test printed {name} {value}: {place} the band."
+        ))
     });
     let mut blocks = vec![
         text(e.file.source.clone()),
@@ -45,7 +59,11 @@ pub fn what_was_printed(e: &Explained) -> Section {
             e.test.figures.len(),
             100.0 * worst
         )),
-        Block::Table(figures_table("What llmperf printed, and what it prints of the simulation", &e.test, e.file.seeds)),
+        Block::Table(figures_table(
+            "What llmperf printed, and what it prints of the simulation",
+            &e.test,
+            e.file.seeds,
+        )),
         Block::Plot(figures_plot(&e.test)),
         Block::Plot(distribution(e)),
     ];
@@ -64,13 +82,29 @@ fn distribution(e: &Explained) -> Plot {
         .collect();
     ttft.sort_by(f64::total_cmp);
     let count = ttft.len().max(1) as f64;
-    let simulated = (1..).zip(&ttft).map(|(i, t)| (*t, f64::from(i) / count)).collect();
-    let quantiles = [(0.25, "p25"), (0.5, "p50"), (0.75, "p75"), (0.9, "p90"), (0.95, "p95"), (0.99, "p99")];
+    let simulated = (1..)
+        .zip(&ttft)
+        .map(|(i, t)| (*t, f64::from(i) / count))
+        .collect();
+    let quantiles = [
+        (0.25, "p25"),
+        (0.5, "p50"),
+        (0.75, "p75"),
+        (0.9, "p90"),
+        (0.95, "p95"),
+        (0.99, "p99"),
+    ];
     let given = quantiles.iter().filter_map(|(q, name)| {
-        Some((printed(&e.test.figures, &format!("results_ttft_s_quantiles_{name}"))?, *q))
+        Some((
+            printed(&e.test.figures, &format!("results_ttft_s_quantiles_{name}"))?,
+            *q,
+        ))
     });
     Plot {
-        title: format!("Time to first token: seed {}, the nearest to the medians", e.test.typical),
+        title: format!(
+            "Time to first token: seed {}, the nearest to the medians",
+            e.test.typical
+        ),
         x: Axis::linear("TTFT from the send", "s"),
         y: Axis::linear("share of the counted requests", ""),
         series: vec![
@@ -95,7 +129,11 @@ struct ClockSplit {
 
 impl ClockSplit {
     fn of(run: &RunRecord, in_flight: &Curve) -> Self {
-        let sends = run.requests.iter().filter(|r| r.status.is_served()).map(|r| r.sent);
+        let sends = run
+            .requests
+            .iter()
+            .filter(|r| r.status.is_served())
+            .map(|r| r.sent);
         let (all_at_work, last_full) = in_flight.span_of_largest();
         Self {
             first_send: sends.min().unwrap_or_default().as_secs_f64(),
@@ -108,9 +146,17 @@ impl ClockSplit {
     fn spans(&self) -> [(&'static str, f64, f64); 4] {
         [
             ("start-up: the clock runs, nothing is sent", 0.0, self.first_send),
-            ("clients start one after another", self.first_send, self.all_at_work),
+            (
+                "clients start one after another",
+                self.first_send,
+                self.all_at_work,
+            ),
             ("all clients at work", self.all_at_work, self.last_full),
-            ("no more is sent; the rest is waited for", self.last_full, self.end),
+            (
+                "no more is sent; the rest is waited for",
+                self.last_full,
+                self.end,
+            ),
         ]
     }
 }
@@ -207,31 +253,58 @@ pub fn hypotheses(e: &Explained) -> Section {
          the gauges of the server, which the test did not record, tell them apart.",
     )];
     let mut columns = vec![Column::plain("figure"), Column::plain("printed")];
-    columns.extend(e.hypotheses.iter().map(|h| Column::plain(format!("if {}", h.spec.name))));
-    let mut table = Table::new("What each explanation prints (median of the seeds)", columns.clone());
+    columns.extend(
+        e.hypotheses
+            .iter()
+            .map(|h| Column::plain(format!("if {}", h.spec.name))),
+    );
+    let mut table = Table::new(
+        "What each explanation prints (median of the seeds)",
+        columns.clone(),
+    );
     for (row, figure) in e.test.figures.iter().enumerate() {
         let mut cells: Vec<Cell> = vec![figure.name.as_str().into(), figure.printed.into()];
-        cells.extend(e.hypotheses.iter().map(|h| Cell::from(h.outcome.figures[row].median)));
+        cells.extend(
+            e.hypotheses
+                .iter()
+                .map(|h| Cell::from(h.outcome.figures[row].median)),
+        );
         table.push(cells);
     }
     columns.remove(1);
-    let mut gauges = Table::new("What the server's gauges would have shown (typical seed)", columns);
+    let mut gauges = Table::new(
+        "What the server's gauges would have shown (typical seed)",
+        columns,
+    );
     for (name, of) in GAUGES {
         let mut cells: Vec<Cell> = vec![name.into()];
         cells.extend(e.hypotheses.iter().map(|h| of(&h.outcome)));
         gauges.push(cells);
     }
     for h in &e.hypotheses {
-        let set: Vec<String> = h.spec.set.iter().map(|(path, value)| format!("{path} = {value}")).collect();
-        let differs = if set.is_empty() { "the scenario as it is".to_owned() } else { set.join(", ") };
+        let set: Vec<String> = h
+            .spec
+            .set
+            .iter()
+            .map(|(path, value)| format!("{path} = {value}"))
+            .collect();
+        let differs = if set.is_empty() {
+            "the scenario as it is".to_owned()
+        } else {
+            set.join(", ")
+        };
         blocks.push(text(format!("{}: {} ({differs})", h.spec.name, h.spec.says)));
     }
     blocks.extend([Block::Table(table), Block::Table(gauges)]);
     for h in &e.hypotheses {
         let seats = h.outcome.plan.world(HostTimes::default()).engine.max_num_seqs;
         let title = format!("Gauges if {}", h.spec.name);
-        blocks.push(Block::Plot(gauges_plot(&title, &h.outcome.run.record, seats, true)));
-        blocks.extend(h.outcome.run.summary.diagnosis.iter().map(|d| text(d.sentence())));
+        blocks.push(Block::Plot(gauges_plot(
+            &title,
+            &h.outcome.run.record,
+            seats,
+            true,
+        )));
     }
     Section {
         heading: "Server or client".into(),
@@ -242,12 +315,20 @@ pub fn hypotheses(e: &Explained) -> Section {
 type Reading = fn(&Repeated) -> Cell;
 
 const GAUGES: [(&str, Reading); 4] = [
-    ("running, mean while all clients are at work", |o| loaded(o, |run, from, to| Curve::running(run).mean(from, to))),
-    ("waiting, mean", |o| loaded(o, |run, from, to| Curve::waiting(run).mean(from, to))),
-    ("share of the time with somebody waiting", |o| {
-        loaded(o, |run, from, to| Curve::waiting(run).share_at_least(1.0, from, to))
+    ("running, mean while all clients are at work", |o| {
+        loaded(o, |run, from, to| Curve::running(run).mean(from, to))
     }),
-    ("seats (max_num_seqs)", |o| Cell::Count(u64::from(o.plan.world(HostTimes::default()).engine.max_num_seqs))),
+    ("waiting, mean", |o| {
+        loaded(o, |run, from, to| Curve::waiting(run).mean(from, to))
+    }),
+    ("share of the time with somebody waiting", |o| {
+        loaded(o, |run, from, to| {
+            Curve::waiting(run).share_at_least(1.0, from, to)
+        })
+    }),
+    ("seats (max_num_seqs)", |o| {
+        Cell::Count(u64::from(o.plan.world(HostTimes::default()).engine.max_num_seqs))
+    }),
 ];
 
 fn loaded(outcome: &Repeated, of: impl Fn(&RunRecord, f64, f64) -> f64) -> Cell {
