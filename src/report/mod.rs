@@ -7,6 +7,7 @@ pub mod figures;
 pub mod fit_tables;
 pub mod html;
 pub mod import;
+pub mod notebook;
 pub mod number;
 pub mod plot;
 pub mod preflight_page;

@@ -70,7 +70,7 @@ fn stairs(name: impl Into<String>, points: Vec<(f64, f64)>) -> Series {
 }
 
 /// Printed figures beside the simulated ones.
-fn figures_table(title: &str, outcome: &Repeated, seeds: u32) -> Table {
+pub fn figures_table(title: &str, outcome: &Repeated, seeds: u32) -> Table {
     let mut table = Table::new(
         title,
         vec![
