@@ -4,19 +4,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
+use serde::Serialize;
 
 use super::progress::delayed_bar;
 use super::simulate::unwrap_input;
 use super::stdout::WIDTH;
 use super::{Global, Outcome, output, print};
-use crate::explore::published::{StudyFile, explain, parts};
+use crate::explore::published::{Explained, PrintedFigure, StudyFile, explain, parts};
 use crate::input::prepare_output_folder;
 use crate::report::notebook::Notebook;
 use crate::report::published::{figures_table, page};
 
 /// Repeat a published load test as a simulated experiment, and explain its figures.
 ///
-/// Writes a folder: notebook.ipynb, report.html, plots/ and tables/ that the notebook shows, resolved.yaml, checksums.
+/// Writes a folder: figures.json, notebook.ipynb, report.html, plots/ and tables/ that the notebook shows, resolved.yaml, checksums.
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
     /// Study file (YAML): the scenario, what was printed, and what is asked.
@@ -30,6 +31,29 @@ pub struct ExplainArgs {
     /// Run so many seeds instead of as many as the study says.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     seeds: Option<u32>,
+}
+
+/// What `figures.json` holds: printed figures beside the simulated ones.
+#[derive(Debug, Serialize)]
+struct Figures<'a> {
+    seeds: u32,
+    test: &'a [PrintedFigure],
+    hypotheses: Vec<(&'a str, &'a [PrintedFigure])>,
+    script: Option<&'a [PrintedFigure]>,
+}
+
+impl<'a> Figures<'a> {
+    fn of(e: &'a Explained) -> Self {
+        let hypotheses = e.hypotheses.iter();
+        Self {
+            seeds: e.file.seeds,
+            test: &e.test.figures,
+            hypotheses: hypotheses
+                .map(|h| (h.spec.name.as_str(), &h.outcome.figures[..]))
+                .collect(),
+            script: e.script.as_ref().map(|s| &s.figures[..]),
+        }
+    }
 }
 
 /// Runs `kneeboard explain`.
@@ -53,6 +77,8 @@ pub fn run(args: &ExplainArgs, global: &Global) -> anyhow::Result<Outcome> {
     Notebook::of(&page, &command)
         .write(&args.output_dir)
         .with_context(|| format!("{}: results cannot be written", args.output_dir.display()))?;
+    let figures = serde_json::to_string_pretty(&Figures::of(&explained))?;
+    output::text(&args.output_dir.join("figures.json"), &(figures + "\n"))?;
     output::report(&args.output_dir, &explained.test.plan, &page, &[])?;
     output::seal(&args.output_dir, &command, &explained.test.plan)?;
     let table = figures_table(&explained.file.title, &explained.test, explained.file.seeds);
