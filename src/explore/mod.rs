@@ -3,6 +3,9 @@
 pub mod capacity;
 pub mod grid;
 pub mod knee;
+mod limits;
 pub mod load;
 pub mod study;
 pub mod sweep;
+
+pub use limits::limits_of;

@@ -2,11 +2,14 @@
 
 pub mod compare;
 pub mod context;
+pub mod diagnosis_tables;
 pub mod escape;
 pub mod figures;
 pub mod fit_tables;
 pub mod html;
 pub mod import;
+pub mod markdown;
+pub mod notebook;
 pub mod number;
 pub mod plot;
 pub mod preflight_page;
@@ -17,5 +20,6 @@ pub mod sweep_page;
 pub mod table;
 
 pub use html::{Block, Page, Section};
+pub use notebook::Notebook;
 pub use plot::Plot;
 pub use table::{Cell, Column, Table};
