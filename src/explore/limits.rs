@@ -24,6 +24,7 @@ pub fn limits_of(plan: &Plan) -> Limits {
         first_chunk: chunk.filter(|_| in_chunks),
         reserved_blocks: (blocks * watermark) as u32,
         concurrency: load.concurrency.filter(|_| load.model == LoadKind::ClosedLoop),
+        paced: false,
         client_busy: None,
     }
 }

@@ -3,13 +3,13 @@
 pub mod bundle;
 pub mod events;
 pub mod full;
-pub mod gauges;
 pub mod import;
 pub mod recorder;
 pub mod replay;
+pub mod scrape;
 
 pub use events::{ReplicaRecord, RequestRecord, RunRecord, Segment, Status, TokenLog};
 pub use full::{FullRecorder, ReplicaTotals};
-pub use gauges::Scrape;
 pub use recorder::{Chunk, Recorder, StepRun};
 pub use replay::{NotReplayable, Telling, replay};
+pub use scrape::Scrape;

@@ -47,7 +47,12 @@ impl Page {
     /// The whole document.
     pub fn html(&self) -> String {
         let title = escape(&self.title);
-        let mut html = format!("<header>\n<h1>{title}</h1>\n");
+        let mut html = format!(
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+             <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n\
+             <style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<header>\n<h1>{title}</h1>\n"
+        );
         if !self.question.is_empty() {
             html += &format!("<p class=\"question\">{}</p>\n", escape(&self.question));
         }
@@ -73,20 +78,12 @@ impl Page {
             );
             html += "</ul>\n</section>\n";
         }
-        html += &format!("<footer>{}</footer>\n", escape(&self.footer));
-        document(&self.title, &html)
+        html += &format!(
+            "<footer>{}</footer>\n</main>\n</body>\n</html>\n",
+            escape(&self.footer)
+        );
+        html
     }
-}
-
-/// A whole document around a body that is escaped already.
-pub(super) fn document(title: &str, body: &str) -> String {
-    let title = escape(title);
-    format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n\
-         <style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{body}</main>\n</body>\n</html>\n"
-    )
 }
 
 impl Block {

@@ -8,8 +8,6 @@ pub mod figures;
 pub mod fit_tables;
 pub mod html;
 pub mod import;
-pub mod markdown;
-pub mod notebook;
 pub mod number;
 pub mod plot;
 pub mod preflight_page;
@@ -20,6 +18,5 @@ pub mod sweep_page;
 pub mod table;
 
 pub use html::{Block, Page, Section};
-pub use notebook::Notebook;
 pub use plot::Plot;
 pub use table::{Cell, Column, Table};

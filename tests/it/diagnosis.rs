@@ -132,6 +132,7 @@ fn a_full_gpu_is_the_server() {
         due: at(r, "queued_ts"),
         sent: at(r, "queued_ts"),
         ended: Some(at(r, "last_token_ts")),
+        counted: true,
     });
     let client = ClientView::new(spans.collect(), None);
     let limits = Limits {

@@ -17,6 +17,8 @@ pub struct ClientSpan {
     pub sent: SimTime,
     /// Its last token; `None` when it never came.
     pub ended: Option<SimTime>,
+    /// It is among the requests that the client's own figures count.
+    pub counted: bool,
 }
 
 /// A run as its client saw it.
@@ -49,6 +51,7 @@ impl ClientView {
             due: r.scheduled,
             sent: r.sent,
             ended: r.last_token.filter(|_| r.status != Status::Unfinished),
+            counted: r.status == Status::Completed,
         });
         let mut view = Self::new(spans.collect(), Some(run.end.since(SimTime::ZERO)));
         view.end = view.end.max(run.end);
@@ -67,6 +70,7 @@ impl ClientView {
                 due: at(due.min(r.sent_s)),
                 sent: at(r.sent_s),
                 ended: r.last_s.map(at),
+                counted: true,
             }
         });
         let wall_clock = run
@@ -95,7 +99,7 @@ impl ClientView {
         self.spans.iter().map(|s| (s.due, s.sent))
     }
 
-    /// Requests that ended, and the sum of their times from send to end in nanoseconds.
+    /// Counted requests that ended, and the sum of their times from send to end in nanoseconds.
     pub(super) fn answered(&self) -> (u64, u128) {
         let ended = self.spans.iter().filter_map(|s| Some((s.sent, s.ended?)));
         ended.fold((0, 0), |(n, sum), (sent, end)| {

@@ -9,6 +9,7 @@
 //! A load that was sent within the first tenth of its run (offline) is judged to its last answer.
 
 mod client;
+mod judge;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -17,23 +18,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use client::{ClientSpan, ClientView};
+pub use judge::{BUSY_CORE, MOSTLY, ONE_CAUSE, SELDOM};
 pub use server::ServerView;
 
-use super::scrape::ENOUGH_SCRAPES;
 use super::window::Window;
 use crate::record::RunRecord;
-use client::{Presence, presence};
+use crate::units::SimTime;
+use client::presence;
+use judge::Facts;
 use server::Shares;
 
-/// A state that lasts for this share of the judged time holds more often than not.
-pub const MOSTLY: f64 = 0.5;
-/// A state up to this share is what chance gives a load below capacity: bursts of a Poisson load find a full
-/// server now and then.
-pub const SELDOM: f64 = 0.1;
-/// Of the time in which requests wait, one cause must hold for so much to be named alone: twice as often as all others.
-pub const ONE_CAUSE: f64 = 2.0 / 3.0;
-/// A client that computes for this share of its core is late with what it sends: queueing delay grows tenfold there.
-pub const BUSY_CORE: f64 = 0.9;
 /// Growth of the requests in flight above this share of the arrivals: the load was more than was served.
 const GROWTH_SHARE: f64 = 0.05;
 /// Growth must also exceed so many standard deviations of a Poisson count.
@@ -100,6 +94,9 @@ pub struct Limits {
     pub reserved_blocks: u32,
     /// Clients of a closed loop.
     pub concurrency: Option<u32>,
+    /// The clients send on a schedule and only wait for a free one of them: their number limits a run as far as
+    /// requests that are due wait in the client, and not by being small.
+    pub paced: bool,
     /// Share of one core for which the client computed.
     pub client_busy: Option<f64>,
 }
@@ -164,7 +161,9 @@ impl Diagnosis {
             shares: server.map(|s| s.shares(judged)),
             held: presence(client.held(), judged),
             judged_ns: judged.1.since(judged.0).as_nanos(),
-            growth: client.growth(judged).filter(|_| limits.concurrency.is_none()),
+            growth: client
+                .growth(judged)
+                .filter(|_| limits.concurrency.is_none() || limits.paced),
             preemptions: server.and_then(ServerView::preemptions),
         };
         let little = two_sides(client, facts.shares.as_ref(), judged);
@@ -176,13 +175,23 @@ impl Diagnosis {
             little,
         }
     }
+
+    /// The verdict in one sentence with the figures behind it.
+    pub fn sentence(&self) -> String {
+        let l = &self.little;
+        let gauge = |x: Option<f64>| x.map_or_else(|| "an unknown number".into(), |x| format!("{x:.2}"));
+        format!(
+            "{}: {} (in flight at the client {}, on the server {} running and {} waiting)",
+            self.verdict.name(),
+            self.because,
+            gauge(l.in_flight_judged),
+            gauge(l.running),
+            gauge(l.waiting)
+        )
+    }
 }
 
-fn two_sides(
-    client: &ClientView,
-    shares: Option<&Shares>,
-    judged: (crate::units::SimTime, crate::units::SimTime),
-) -> TwoSides {
+fn two_sides(client: &ClientView, shares: Option<&Shares>, judged: (SimTime, SimTime)) -> TwoSides {
     let whole = presence(client.in_flight(), client.span());
     let inside = presence(client.in_flight(), judged);
     let seconds = |ns: u64| ns as f64 / 1e9;
@@ -208,210 +217,5 @@ fn two_sides(
         outside: in_flight_judged
             .zip(running.zip(waiting))
             .map(|(l, (r, w))| l - r - w),
-    }
-}
-
-/// All that a verdict is made of.
-struct Facts {
-    limits: Limits,
-    shares: Option<Shares>,
-    /// Requests that were due but not sent.
-    held: Presence,
-    judged_ns: u64,
-    /// Requests in flight early and late, when they grew beyond chance.
-    growth: Option<(f64, f64)>,
-    preemptions: Option<u64>,
-}
-
-impl Facts {
-    fn held_share(&self) -> f64 {
-        if self.judged_ns == 0 {
-            return 0.0;
-        }
-        self.held.any_ns as f64 / self.judged_ns as f64
-    }
-
-    fn judge(&self) -> (Verdict, String) {
-        let undecidable = |why: String| (Verdict::Undecidable, why);
-        let load_s = self.judged_ns as f64 / 1e9;
-        let Some(shares) = self.shares.as_ref().filter(|s| s.readings > 0) else {
-            return undecidable(format!(
-                "the server's gauges are not known; running and waiting requests (vllm:num_requests_running, \
-                 vllm:num_requests_waiting), read every {:.3} s or oftener while the load lasts, would tell",
-                load_s / ENOUGH_SCRAPES as f64
-            ));
-        };
-        if shares.sampled && shares.readings < ENOUGH_SCRAPES {
-            return undecidable(format!(
-                "only {} readings of the gauges fall into the {load_s:.3} s of load; one every {:.3} s would be enough",
-                shares.readings,
-                load_s / ENOUGH_SCRAPES as f64
-            ));
-        }
-        let queued = shares.share(shares.queued);
-        if queued >= MOSTLY {
-            return self.judge_queue(shares);
-        }
-        if queued > SELDOM {
-            return undecidable(format!(
-                "mixed: requests wait in {:.0} % of the time, neither seldom nor mostly",
-                queued * 100.0
-            ));
-        }
-        self.judge_without_queue(shares)
-    }
-
-    /// Requests wait on the server most of the time: for what?
-    fn judge_queue(&self, shares: &Shares) -> (Verdict, String) {
-        let part = |n: u128| n as f64 / shares.queued as f64;
-        let (seats, blocks) = (part(shares.pinned), part(shares.short));
-        let (room, unknown) = (part(shares.room), part(shares.unknown));
-        let Some(cap) = self.limits.max_num_seqs else {
-            let why = "requests wait most of the time, but max_num_seqs is not known: seats and KV memory cannot be told apart";
-            return (Verdict::Undecidable, why.into());
-        };
-        if seats >= ONE_CAUSE {
-            let why = format!("running stands at max_num_seqs ({cap}) while requests wait for a seat");
-            return (Verdict::Server, why);
-        }
-        if blocks >= ONE_CAUSE {
-            let why = "requests wait although seats are free: the free KV blocks cannot hold the next one";
-            return (Verdict::Kv, why.into());
-        }
-        if seats + room >= ONE_CAUSE {
-            let why = "requests wait although seats and KV blocks are free: each step has room for so many prompt tokens only";
-            return (Verdict::Server, why.into());
-        }
-        if unknown > 1.0 - ONE_CAUSE {
-            let why = "requests wait below max_num_seqs, but KV use (vllm:kv_cache_usage_perc) is not known";
-            return (Verdict::Undecidable, why.into());
-        }
-        let why = "mixed: requests wait sometimes for seats and sometimes for KV blocks";
-        (Verdict::Undecidable, why.into())
-    }
-
-    /// Hardly any request waits on the server.
-    fn judge_without_queue(&self, shares: &Shares) -> (Verdict, String) {
-        let cap = self.limits.max_num_seqs;
-        if cap.is_some() && shares.share(shares.full) >= MOSTLY {
-            let why = "mixed: every seat is taken, but no request waits: the client offers just what there are seats for";
-            return (Verdict::Undecidable, why.into());
-        }
-        if self.limits.client_busy.is_some_and(|b| b >= BUSY_CORE) {
-            return (
-                Verdict::Client,
-                "the client's core is busy while the server has seats free".into(),
-            );
-        }
-        if self.held_share() >= MOSTLY {
-            let why = "requests that are due wait in the client while the server has seats free and no queue";
-            return (Verdict::Client, why.into());
-        }
-        if let Some(n) = self.limits.concurrency {
-            let seats = cap.map_or_else(
-                || "its".into(),
-                |c| (u64::from(c) * u64::from(self.limits.replicas.max(1))).to_string(),
-            );
-            return (
-                Verdict::Client,
-                format!(
-                    "a closed loop of {n} clients leaves some of the server's {seats} seats empty and nothing waits"
-                ),
-            );
-        }
-        if let Some((early, late)) = self.growth {
-            return (
-                Verdict::Undecidable,
-                format!(
-                    "nothing waits yet, but requests in flight still grew (from {early:.1} to {late:.1}) when the load \
-                     ended: a longer run would tell"
-                ),
-            );
-        }
-        (
-            Verdict::None,
-            "nothing waits, on the server or in the client: seats, KV memory and client all had room".into(),
-        )
-    }
-
-    fn evidence(&self, little: &TwoSides) -> Vec<Evidence> {
-        let mut list = Vec::new();
-        let mut put = |what: &str, value: Option<f64>, unit: &str, threshold: Option<f64>| {
-            list.push(Evidence {
-                what: what.into(),
-                value,
-                unit: unit.into(),
-                threshold,
-            });
-        };
-        let seats = self.limits.max_num_seqs.map(f64::from);
-        if let Some(s) = &self.shares {
-            let of_queue = |n: u128| (s.queued > 0).then(|| n as f64 / s.queued as f64);
-            put(
-                "readings of the gauges in the judged time",
-                Some(s.readings as f64),
-                "readings",
-                s.sampled.then_some(ENOUGH_SCRAPES as f64),
-            );
-            put(
-                "time in which requests wait on the server",
-                Some(s.share(s.queued)),
-                "1",
-                Some(MOSTLY),
-            );
-            put(
-                "of it with every seat taken",
-                of_queue(s.pinned).filter(|_| seats.is_some()),
-                "1",
-                Some(ONE_CAUSE),
-            );
-            put(
-                "of it with too few free KV blocks for the next request",
-                of_queue(s.short),
-                "1",
-                Some(ONE_CAUSE),
-            );
-            put(
-                "of it with seats and KV blocks free",
-                of_queue(s.room),
-                "1",
-                Some(ONE_CAUSE),
-            );
-            put(
-                "time in which every seat is taken",
-                Some(s.share(s.full)).filter(|_| seats.is_some()),
-                "1",
-                Some(MOSTLY),
-            );
-            put(
-                "running requests of a replica, largest reading",
-                Some(s.running_max as f64),
-                "requests",
-                seats,
-            );
-            put("preemptions", self.preemptions.map(|n| n as f64), "times", None);
-        }
-        put(
-            "time in which requests that are due wait in the client",
-            Some(self.held_share()),
-            "1",
-            Some(MOSTLY),
-        );
-        put(
-            "clients of a closed loop",
-            self.limits.concurrency.map(f64::from),
-            "clients",
-            seats.map(|s| s * f64::from(self.limits.replicas.max(1))),
-        );
-        if self.limits.client_busy.is_some() {
-            put("client core busy", self.limits.client_busy, "1", Some(BUSY_CORE));
-        }
-        put(
-            "in flight at the client",
-            little.in_flight_judged,
-            "requests",
-            None,
-        );
-        list
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::metric::fixture::{MS, offered, random_run};
 use crate::metric::little;
 use crate::record::{ReplicaRecord, RequestRecord, Scrape, Segment, Status, TokenLog};
-use crate::units::{SimDuration, SimTime};
+use crate::units::SimDuration;
 
 /// A small server: a step a millisecond while anything is there, a token a step for each running request, first
 /// come first served, `seats` and `blocks` (one a request and `need` in all until it ends).
@@ -147,7 +147,18 @@ fn a_closed_loop_below_the_seats_is_the_client() {
         concurrency: Some(2),
         ..SMALL.limits()
     };
-    assert_eq!(verdict(&run, &closed), Verdict::Client);
+    let found = Diagnosis::of_run(&run, &Window::WHOLE, &closed);
+    assert_eq!(found.verdict, Verdict::Client);
+    let sentence = found.sentence();
+    assert!(
+        sentence.starts_with("client: a closed loop of 2 clients"),
+        "{sentence}"
+    );
+    let paced = Limits {
+        paced: true,
+        ..closed
+    };
+    assert_eq!(verdict(&run, &paced), Verdict::None);
     // The same arrivals on a schedule of their own are below capacity.
     assert_eq!(verdict(&run, &SMALL.limits()), Verdict::None);
     // Five clients on four seats are the server's queue.

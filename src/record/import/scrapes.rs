@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::{ClientRun, Clock};
 use crate::input::{InputError, read_text};
-use crate::record::gauges::Scrape;
+use crate::record::scrape::Scrape;
 
 /// Readings of one server in the order of their times.
 #[derive(Debug, Clone, PartialEq, Default)]
