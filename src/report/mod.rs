@@ -2,6 +2,7 @@
 
 pub mod compare;
 pub mod context;
+pub mod diagnosis_tables;
 pub mod escape;
 pub mod figures;
 pub mod fit_tables;
