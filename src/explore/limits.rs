@@ -1,11 +1,15 @@
 //! What limits the server and the client of a plan, for the diagnosis of its runs.
 
 use crate::metric::diagnose::Limits;
+use crate::record::RunRecord;
 use crate::scenario::Plan;
 use crate::scenario::schema::LoadKind;
+use crate::sim::{ClientKind, Clients, HostTimes, LoadModel};
+use crate::units::SimDuration;
 
-/// The limits that a resolved plan states.
-pub fn limits_of(plan: &Plan) -> Limits {
+/// The limits that a resolved plan states, and how busy its client machine was in a run.
+pub fn limits_of(plan: &Plan, run: &RunRecord) -> Limits {
+    let load_model = plan.world(HostTimes::default()).load;
     let engine = &plan.scenario.system.engine;
     let load = &plan.scenario.load;
     let seats = engine.max_num_seqs;
@@ -24,7 +28,41 @@ pub fn limits_of(plan: &Plan) -> Limits {
         first_chunk: chunk.filter(|_| in_chunks),
         reserved_blocks: (blocks * watermark) as u32,
         concurrency: load.concurrency.filter(|_| load.model == LoadKind::ClosedLoop),
-        paced: false,
-        client_busy: None,
+        paced: matches!(
+            load_model,
+            LoadModel::Clients(Clients {
+                kind: ClientKind::VllmBench { arrivals: true },
+                ..
+            })
+        ),
+        client_busy: match load_model {
+            LoadModel::Clients(clients) => client_busy(&clients, run),
+            _ => None,
+        },
     }
+}
+
+/// Share of its cores' time that the client machine worked, from the first send to the end of the run; `None` where no
+/// machine is modelled.
+fn client_busy(clients: &Clients, run: &RunRecord) -> Option<f64> {
+    let machine = clients.machine?;
+    let answers = || run.requests.iter().filter(|r| r.status.is_served());
+    let first = answers().map(|r| r.sent).min()?;
+    let span = run.end.since(first).as_secs_f64();
+    let seconds = |cost: SimDuration, times: f64| cost.as_secs_f64() * times;
+    let work: f64 = answers()
+        .map(|r| {
+            let tokens = f64::from(r.output_tokens);
+            let chunks = if clients.kind == ClientKind::ThreadPool {
+                1.0
+            } else {
+                tokens
+            };
+            seconds(machine.send_cost, 1.0)
+                + seconds(machine.chunk_cost, chunks)
+                + seconds(clients.think, 1.0)
+                + seconds(clients.think_per_token, tokens)
+        })
+        .sum();
+    (span > 0.0).then(|| work / span / f64::from(machine.cores.max(1)))
 }

@@ -214,7 +214,11 @@ impl Study {
         let record = sim::run_at(self.pace, &self.world(plan), &watched, &trace)?;
         let options = self.summary_options(plan);
         let mut summary = Summary::of(&record, &options);
-        summary.diagnosis = Some(Diagnosis::of_run(&record, &options.window, &limits_of(plan)));
+        summary.diagnosis = Some(Diagnosis::of_run(
+            &record,
+            &options.window,
+            &limits_of(plan, &record),
+        ));
         measures_something(plan, &summary)?;
         Ok(StudyRun {
             record,

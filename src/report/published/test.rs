@@ -339,6 +339,8 @@ pub fn hypotheses(e: &Explained) -> Section {
             seats,
             true,
         )));
+        let diagnosis = h.outcome.run.summary.diagnosis.as_ref();
+        blocks.extend(diagnosis.map(|d| text(format!("Verdict of the diagnosis: {}", d.sentence()))));
     }
     Section {
         heading: "Server or client".into(),
