@@ -47,7 +47,12 @@ pub fn context(plan: &Plan) -> Vec<(String, String)> {
         ("SLO", slo_text(plan)),
         (
             "boundary",
-            "engine: from the due time to the token out of the engine; no HTTP, no tokenizer".into(),
+            if world.load.clients_see_for_themselves() {
+                "serving: from the due time to the token at the client, its machine included; no network"
+                    .into()
+            } else {
+                "engine: from the due time to the token out of the engine; no HTTP, no tokenizer".into()
+            },
         ),
         (
             "cache",
