@@ -20,7 +20,8 @@
 //!    first, then faults, transfers, arrivals, control ticks.
 //! 3. All events of an instant are handled before any replica acts: an arrival at exactly the moment a step ends
 //!    is seen by the next schedule call.
-//! 4. Replicas act in the order of their numbers. A step is one event, whatever its number of tokens.
+//! 4. Replicas act in the order of their numbers. A step is one event, whatever its number of tokens; where the clients run
+//!    on a modelled machine, each chunk that reaches it is one more. What happens at clients is of the class of arrivals.
 //! 5. A batch is closed when its step starts. Its outcome becomes visible when the step ends.
 //! 6. A replica with work has a future event of its own, or its engine has said that nothing fits and nothing
 //!    runs; anything else is reported as a lost wake-up. More events at one instant than the run can need are

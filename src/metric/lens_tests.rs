@@ -99,3 +99,41 @@ fn levels_of_guidellm() {
         (1.0, 10.0, 500.0, 999.0)
     );
 }
+
+/// An imported file's own figures, worked out by hand: two answers of 50 tokens in 1 s and 80 in 2 s, 40 a minute.
+#[test]
+fn llmperf_files_are_recomputed_as_llmperf_has_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m_100_60_individual_responses.json");
+    let answer = |ttft: f64, e2e: f64, tokens: u32| {
+        serde_json::json!({"ttft_s": ttft, "end_to_end_latency_s": e2e,
+            "inter_token_latency_s": e2e / f64::from(tokens), "number_input_tokens": 100,
+            "number_output_tokens": tokens, "error_msg": "", "error_code": null})
+    };
+    let answers = [answer(0.25, 1.0, 50), answer(0.5, 2.0, 80)];
+    std::fs::write(&path, serde_json::to_string(&answers).unwrap()).unwrap();
+    let printed = [
+        ("results_ttft_s_mean", 0.375),
+        ("results_ttft_s_stddev", 0.176_776_695_296_636_9),
+        ("results_end_to_end_latency_s_quantiles_p25", 1.25),
+        ("results_inter_token_latency_s_mean", 0.0225),
+        ("results_request_output_throughput_token_per_s_mean", 45.0),
+        ("results_num_requests_started", 2.0),
+        ("results_error_rate", 0.0),
+        ("results_mean_output_throughput_token_per_s", 130.0 / 3.0),
+        ("results_num_completed_requests", 2.0),
+        ("results_num_completed_requests_per_min", 40.0),
+    ];
+    let mut summary = serde_json::json!({"num_concurrent_requests": 2});
+    for (name, value) in printed {
+        summary[name] = value.into();
+    }
+    std::fs::write(dir.path().join("m_100_60_summary.json"), summary.to_string()).unwrap();
+    let runs = crate::record::import::read(&path, &crate::record::import::ImportOptions::default()).unwrap();
+    assert!((runs[0].duration_s.unwrap() - 3.0).abs() < 1e-12);
+    let figures = figures(&runs[0]);
+    assert_eq!(figures.len(), printed.len());
+    for figure in figures {
+        assert!(figure.relative_error().is_some_and(|e| e < 1e-12), "{figure:?}");
+    }
+}

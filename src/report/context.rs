@@ -136,8 +136,11 @@ fn engine_text(plan: &Plan) -> String {
 /// Where latencies start and end.
 fn boundary_text(plan: &Plan) -> &'static str {
     let through_front_end = plan.machine().is_ok_and(|m| m.front_end != FrontEnd::default());
+    let sees_for_itself = plan.world(HostTimes::default()).load.clients_see_for_themselves();
     if through_front_end {
         "serving: from the client's due time to the token at the client, HTTP and tokenizer included"
+    } else if sees_for_itself {
+        "serving: from the due time to the token at the client, its machine included; no network"
     } else {
         "engine: from the due time to the token out of the engine; no HTTP, no tokenizer"
     }

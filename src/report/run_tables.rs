@@ -49,6 +49,13 @@ pub fn counts(summary: &Summary) -> Table {
             share.map_or(Cell::Absent, Cell::Share),
         ]);
     }
+    if summary.surplus > 0 {
+        table.push(vec![
+            "beside them, surplus".into(),
+            summary.surplus.into(),
+            Cell::Absent,
+        ]);
+    }
     table
 }
 

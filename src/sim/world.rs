@@ -444,9 +444,11 @@ impl<'a, R: Recorder> World<'a, R> {
                 self.send_next(Some(seen + think), recorder);
             }
         }
-        let ended = std::mem::take(&mut self.ended);
-        self.at_clients(recorder, |clients, reach| clients.deliver(&ended, reach));
-        self.ended = ended;
+        if self.clients.is_some() {
+            let ended = std::mem::take(&mut self.ended);
+            self.at_clients(recorder, |clients, reach| clients.deliver(&ended, reach));
+            self.ended = ended;
+        }
         self.ended.clear();
         self.live.tell_ended(recorder);
         if self.leaps {

@@ -41,6 +41,7 @@ pub(super) fn read(path: &Path, text: &str, options: &ImportOptions) -> Result<V
         let told = value.get("num_concurrent_requests").and_then(Value::as_u64);
         clients = clients.or_else(|| told.and_then(|n| u32::try_from(n).ok()));
         run.printed = numbers(&value, |n| n.starts_with("results_"));
+        run.duration_s = duration_s(&run.printed);
     }
     let Some(clients) = clients.filter(|&n| n > 0) else {
         return Err(InputError::in_file(path, "holds durations without send times")
@@ -71,6 +72,14 @@ pub(super) fn read(path: &Path, text: &str, options: &ImportOptions) -> Result<V
     }
     run.notes.push(token_latency_note(&responses));
     Ok(vec![run.settle(path)?])
+}
+
+/// llmperf's wall clock, which its summary tells by the requests a minute alone: from before its clients start to the
+/// end of the last one.
+fn duration_s(printed: &[(String, f64)]) -> Option<f64> {
+    let of = |name: &str| printed.iter().find(|(n, _)| n == name).map(|(_, value)| *value);
+    let per_minute = of("results_num_completed_requests_per_min").filter(|n| *n > 0.0)?;
+    Some(of("results_num_completed_requests")? / per_minute * 60.0)
 }
 
 fn request(r: &Response, sent_s: f64) -> ClientRequest {
