@@ -5,6 +5,7 @@ mod calibrate;
 mod calibrate_kernels;
 mod compare;
 mod conform;
+mod import;
 mod preflight;
 mod profile;
 mod simulate;
