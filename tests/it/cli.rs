@@ -6,6 +6,7 @@ mod calibrate_kernels;
 mod compare;
 mod conform;
 mod explain;
+mod import;
 mod neuron;
 mod preflight;
 mod profile;

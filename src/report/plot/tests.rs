@@ -104,14 +104,18 @@ fn no_data_says_so() {
 
 #[test]
 fn axes_have_titles_with_units() {
-    let [curve, distribution, goodput, scatter] = &all_with(&[(100.0, 0.05), (200.0, 0.4)])[..] else {
-        panic!("four plots");
+    let plots = all_with(&[(100.0, 0.05), (200.0, 0.4)]);
+    let [curve, distribution, goodput, scatter, gauges, measured, histogram] = &plots[..] else {
+        panic!("seven plots");
     };
     for (plot, x, y) in [
         (curve, "output throughput (tokens/s)", "TTFT p99 (ms)"),
         (distribution, "ITL (s)", "share at or below"),
         (goodput, "offered load (requests/s)", "goodput (requests/s)"),
         (scatter, "actual latency (s)", "predicted latency (s)"),
+        (gauges, "time (s)", "requests"),
+        (measured, "TTFT (s)", "share at or below"),
+        (histogram, "TTFT (s)", "values"),
     ] {
         let svg = plot.svg();
         assert!(svg.contains(x) && svg.contains(y), "{svg}");

@@ -445,4 +445,36 @@ fn a_thread_pool_counts_words_and_has_no_ttft() {
     close(lens["p99_latency_s"], latencies[29]);
     close(lens["tokens_per_second"], words / latencies.iter().sum::<f64>());
     close(lens["words_per_response"], words / 30.0);
+
+#[test]
+fn the_diagnosis_follows_the_scenario() {
+    let dir = tempfile::tempdir().unwrap();
+    let scenario = small(dir.path());
+    let run = |name: &str, set: &str| {
+        let line = format!("simulate {{}} -o {{}} --json --set measure.repeats=1 {set}");
+        let summaries = run_line(&line, &[&scenario, &dir.path().join(name)])
+            .with_code(0)
+            .json();
+        summaries[0]["diagnosis"].clone()
+    };
+    let roomy = run("roomy", "--set system.engine.max_num_seqs=64");
+    assert_eq!(roomy["verdict"], "none", "{roomy}");
+    let seats = run("seats", "--set system.engine.max_num_seqs=1");
+    assert_eq!(seats["verdict"], "server", "{seats}");
+    let blocks = run(
+        "blocks",
+        "--set system.engine.max_num_seqs=64 --set system.engine.num_gpu_blocks=30",
+    );
+    assert_eq!(blocks["verdict"], "kv", "{blocks}");
+    let closed =
+        "--set load={\"model\":\"closed-loop\",\"concurrency\":2} --set system.engine.max_num_seqs=64";
+    assert_eq!(run("closed", closed)["verdict"], "client");
+    // Steps are not kept: a word instead of a verdict.
+    let line = "simulate {} -o {} --json --summary-only";
+    let summaries = run_line(line, &[&scenario, &dir.path().join("few")])
+        .with_code(0)
+        .json();
+    assert!(summaries[0].get("diagnosis").is_none());
+    let notes = summaries[0]["notes"].to_string();
+    assert!(notes.contains("no diagnosis"), "{notes}");
 }
