@@ -6,6 +6,7 @@ mod cli;
 mod conform;
 mod import;
 mod leaping;
+mod neuron_fits;
 mod profiles;
 mod queueing;
 mod scenario;
