@@ -11,21 +11,22 @@ use super::{Global, Outcome, ScenarioArgs, output, print};
 use crate::explore::study::{Study, StudyError, StudyRun, summary_options};
 use crate::input::prepare_output_folder;
 use crate::metric::Summary;
-use crate::metric::export::{write_figures, write_json, write_summary_csv};
+use crate::metric::export::{LENS_FILE, write_figures, write_json, write_lens, write_summary_csv};
 use crate::metric::vllm_bench::{BenchInfo, BenchResult};
 use crate::record::bundle::{self, BundleParts};
 use crate::report::compare::intervals_table;
 use crate::report::number::counted;
 use crate::report::run_page::{distributions, run_page};
 use crate::report::run_tables::summary_tables;
+use crate::report::tool_tables::tool_tables;
 use crate::scenario::Plan;
-use crate::sim::{HostTimes, LoadModel, Pace};
+use crate::sim::{HostTimes, Pace};
 use crate::verify::predicted::{PredictedFigure, predicted};
 
 /// Simulate a scenario at its own load.
 ///
 /// Writes a folder: one subfolder a replication (raw-events.csv, summary.json, summary.csv, token-gaps.csv,
-/// result.json in the shape of `vllm bench serve`), plots, report.html, resolved.yaml, checksums.
+/// result.json in the shape of `vllm bench serve`, lens.csv as the load generator of load.client prints it), plots, report.html, resolved.yaml, checksums.
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
     #[command(flatten)]
@@ -96,7 +97,7 @@ pub fn run(args: &SimulateArgs, global: &Global) -> anyhow::Result<Outcome> {
         &output::command_line("simulate", &args.scenario.scenario, &args.scenario.set),
         plan,
     )?;
-    print(&text(args, &runs, intervals.as_deref())?)?;
+    print(&text(args, plan, &runs, intervals.as_deref())?)?;
     Ok(outcome(runs.iter().map(|r| &r.summary)))
 }
 
@@ -164,7 +165,11 @@ fn write_run(folder: &Path, plan: &Plan, run: &StudyRun, detailed: bool) -> std:
         },
     )?;
     let result = BenchResult::of(&run.record, &bench_info(plan, detailed));
-    write_figures(folder, &run.record, &run.summary, &result)
+    write_figures(folder, &run.record, &run.summary, &result)?;
+    match plan.view() {
+        Some(view) => write_lens(&folder.join(LENS_FILE), view, &run.record),
+        None => Ok(()),
+    }
 }
 
 fn bench_info(plan: &Plan, detailed: bool) -> BenchInfo {
@@ -183,10 +188,7 @@ fn bench_info(plan: &Plan, detailed: bool) -> BenchInfo {
             .unwrap_or_else(|| "unknown".into()),
         request_rate: arrival.rate.map(|r| r.0),
         burstiness: arrival.burstiness.map(|b| b.0),
-        max_concurrency: match load {
-            LoadModel::ClosedLoop { concurrency, .. } => Some(concurrency),
-            LoadModel::OpenLoop | LoadModel::Offline => None,
-        },
+        max_concurrency: load.concurrency(),
         slo: summary_options(plan).slo,
         detailed,
     }
@@ -194,6 +196,7 @@ fn bench_info(plan: &Plan, detailed: bool) -> BenchInfo {
 
 fn text(
     args: &SimulateArgs,
+    plan: &Plan,
     runs: &[StudyRun],
     intervals: Option<&[PredictedFigure]>,
 ) -> anyhow::Result<String> {
@@ -201,10 +204,13 @@ fn text(
         let summaries: Vec<_> = runs.iter().map(|r| &r.summary).collect();
         return Ok(serde_json::to_string_pretty(&summaries)? + "\n");
     }
-    let mut text = String::new();
+    let (mut text, view) = (String::new(), plan.view());
     for (i, run) in runs.iter().enumerate() {
         let replicas = run.record.replicas.len();
         text += &run_text(i, run.steps(), replicas, &run.summary, run.extrapolated_share);
+        for table in view.map_or_else(Vec::new, |view| tool_tables(view, &run.record)) {
+            text += &format!("\n{}\n", table.terminal(WIDTH));
+        }
     }
     if let Some(intervals) = intervals {
         text += &intervals_table(intervals).terminal(WIDTH);

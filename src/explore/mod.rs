@@ -4,5 +4,6 @@ pub mod capacity;
 pub mod grid;
 pub mod knee;
 pub mod load;
+pub mod published;
 pub mod study;
 pub mod sweep;

@@ -233,7 +233,7 @@ impl Study {
         read: impl Fn(u64),
     ) -> Result<SummaryRun, StudyError> {
         let world = self.world(plan);
-        if matches!(world.load, LoadModel::ClosedLoop { .. }) {
+        if world.load.is_closed() {
             let run = self.run_plan(plan, replication)?;
             return Ok(SummaryRun {
                 replicas: run.record.replicas.len(),
@@ -298,7 +298,8 @@ impl Study {
 
     fn summary_options(&self, plan: &Plan) -> SummaryOptions {
         let mut options = summary_options(plan);
-        if self.machine.front_end != FrontEnd::default() {
+        let load = plan.world(self.machine.host).load;
+        if self.machine.front_end != FrontEnd::default() || load.clients_see_for_themselves() {
             // Times are then those that clients see.
             options.boundary = Boundary::Serving;
         }

@@ -8,10 +8,14 @@ use serde::Serialize;
 use super::percentile::Sample;
 use super::summary::Summary;
 use super::tokens::TokenGaps;
+use super::tool::View;
 use super::vllm_bench::BenchResult;
+use super::window::Window;
 use crate::input::{InputError, read_text, write_atomic};
 use crate::record::RunRecord;
 
+/// What the load generator would have printed, in a run folder.
+pub const LENS_FILE: &str = "lens.csv";
 /// Name of the multiset of gaps in a run folder.
 pub const TOKEN_GAPS_FILE: &str = "token-gaps.csv";
 
@@ -102,6 +106,9 @@ fn count_rows(summary: &Summary) -> Vec<SummaryRow> {
         ("output_tokens", "tokens", "value", Some(t.output as f64)),
         ("preemptions", "1", "value", Some(summary.preemptions as f64)),
     ]);
+    if summary.surplus > 0 {
+        rows.push(("surplus", "requests", "value", Some(summary.surplus as f64)));
+    }
     rows
 }
 
@@ -145,12 +152,26 @@ fn gauge_rows(summary: &Summary) -> Vec<SummaryRow> {
     rows
 }
 
+/// Writes what a load generator would have printed of a run as rows of `tool,figure,value`.
+///
+/// # Errors
+/// Any I/O error.
+pub fn write_lens(path: &Path, view: View, run: &RunRecord) -> io::Result<()> {
+    write_atomic(path, |w| {
+        writeln!(w, "tool,figure,value")?;
+        view.figures(run).into_iter().try_for_each(|figure| {
+            let value = figure.value.map_or_else(String::new, |v| v.to_string());
+            writeln!(w, "{},{},{value}", view.name(), figure.name)
+        })
+    })
+}
+
 /// Writes all gaps of a run as (gap_ns, count), a mergeable multiset.
 ///
 /// # Errors
 /// Any I/O error.
 pub fn write_token_gaps(path: &Path, run: &RunRecord) -> io::Result<()> {
-    let gaps = TokenGaps::new(run, None).pooled(&run.requests);
+    let gaps = TokenGaps::new(run, None).pooled(Window::WHOLE.select(run));
     write_atomic(path, |w| {
         writeln!(w, "gap_ns,count")?;
         gaps.counts()

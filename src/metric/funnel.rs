@@ -17,7 +17,7 @@ pub struct Funnel {
     pub admitted: u64,
     /// Some of it was computed.
     pub started: u64,
-    /// Produced a token.
+    /// Gave its client a token, or the whole answer.
     pub first_token: u64,
     /// All its output arrived.
     pub completed: u64,
@@ -39,18 +39,22 @@ impl Funnel {
         funnel
     }
 
-    /// Counts one more request.
+    /// Counts one more request; not one that its load generator did not count.
     pub(super) fn count(&mut self, request: &RequestRecord) {
+        if request.status == Status::Surplus {
+            return;
+        }
         let rejected = request.status == Status::Rejected;
         self.offered += 1;
         self.admitted += u64::from(request.enqueued.is_some() && !rejected);
         self.started += u64::from(request.first_scheduled.is_some());
-        self.first_token += u64::from(request.first_token.is_some());
+        self.first_token += u64::from(request.first_token.or(request.last_token).is_some());
         match (request.status, request.first_scheduled) {
             (Status::Completed, _) => self.completed += 1,
             (Status::Rejected, _) => self.rejected += 1,
             (Status::Unfinished, None) => self.unfinished_waiting += 1,
             (Status::Unfinished, Some(_)) => self.unfinished_started += 1,
+            (Status::Surplus, _) => {}
         }
     }
 

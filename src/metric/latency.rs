@@ -152,7 +152,8 @@ impl Latencies {
         let mut tpot_undefined = 0;
         for (r, profile) in window.select(run).zip(profiles) {
             values.note(r, profile.longest_ns);
-            tpot_undefined += u64::from(r.status == Status::Completed && tpot_parts(r).is_none());
+            let streamed = r.status == Status::Completed && r.first_token.is_some();
+            tpot_undefined += u64::from(streamed && tpot_parts(r).is_none());
         }
         values.step = step_durations(run, window);
         let samples = values.map(|_, values| Sample::from_values(values));

@@ -35,22 +35,23 @@ pub fn figures(run: &ClientRun) -> Vec<LensFigure> {
     run.printed
         .iter()
         .filter_map(|(name, printed)| {
-            let recomputed = match run.tool {
-                Tool::VllmBench => lens.vllm(name),
-                Tool::Guidellm => lens.guidellm(name),
-                Tool::Aiperf => lens.aiperf(name),
-                Tool::GenaiPerf => lens.genai_perf(name),
-                Tool::InferencePerf => lens.inference_perf(name),
-                Tool::Llmperf => lens.llmperf(name),
-                Tool::Csv => None,
-            };
             Some(LensFigure {
                 name: name.clone(),
                 printed: *printed,
-                recomputed: Some(recomputed?),
+                recomputed: Some(lens.figure(name)?),
             })
         })
         .collect()
+}
+
+/// The figures of these names by the definitions of the run's tool; `None` for one that the tool does not have or that
+/// the run does not give.
+pub fn figures_named<'n>(
+    run: &ClientRun,
+    names: impl IntoIterator<Item = &'n str>,
+) -> Vec<(&'n str, Option<f64>)> {
+    let lens = Lens::of(run);
+    names.into_iter().map(|name| (name, lens.figure(name))).collect()
 }
 
 /// The completed requests of a run, in the terms that the definitions share. Seconds.
@@ -95,6 +96,19 @@ impl<'a> Lens<'a> {
         Self {
             run,
             done: run.completed().collect(),
+        }
+    }
+
+    /// A figure by the name that the tool gives it.
+    fn figure(&self, name: &str) -> Option<f64> {
+        match self.run.tool {
+            Tool::VllmBench => self.vllm(name),
+            Tool::Guidellm => self.guidellm(name),
+            Tool::Aiperf => self.aiperf(name),
+            Tool::GenaiPerf => self.genai_perf(name),
+            Tool::InferencePerf => self.inference_perf(name),
+            Tool::Llmperf => self.llmperf(name),
+            Tool::Csv => None,
         }
     }
 
@@ -294,7 +308,7 @@ impl<'a> Lens<'a> {
     fn llmperf(&self, name: &str) -> Option<f64> {
         let name = name.strip_prefix("results_")?;
         let n = |r: &ClientRequest| (r.counted_tokens > 0).then(|| f64::from(r.counted_tokens));
-        let known: [(&str, Vec<f64>); 5] = [
+        let known: [(&str, Vec<f64>); 6] = [
             ("ttft_s_", self.each(ttft)),
             ("end_to_end_latency_s_", self.each(latency)),
             ("inter_token_latency_s_", self.each(|r| Some(latency(r)? / n(r)?))),
@@ -303,10 +317,21 @@ impl<'a> Lens<'a> {
                 self.each(|r| r.input_tokens.map(f64::from)),
             ),
             ("number_output_tokens_", self.each(n)),
+            (
+                "request_output_throughput_token_per_s_",
+                self.each(|r| Some(n(r)? / latency(r).filter(|l| *l > 0.0)?)),
+            ),
         ];
+        let started = self.run.requests.len() as f64;
+        let duration = self.run.duration_s.filter(|d| *d > 0.0);
         match name {
             "num_completed_requests" => return Some(self.n()),
-            "num_requests_started" => return Some(self.run.requests.len() as f64),
+            // Not those that were sent: the answers that it counted.
+            "num_requests_started" => return Some(started),
+            "number_errors" => return Some(started - self.n()),
+            "error_rate" => return (started > 0.0).then(|| (started - self.n()) / started),
+            "mean_output_throughput_token_per_s" => return Some(self.counted() / duration?),
+            "num_completed_requests_per_min" => return Some(self.n() / duration? * 60.0),
             _ => {}
         }
         let (statistic, mut values) = known
@@ -324,7 +349,7 @@ fn scaled(mut values: Vec<f64>, by: f64) -> Vec<f64> {
 
 /// Which standard deviation.
 #[derive(Clone, Copy)]
-enum Spread {
+pub(super) enum Spread {
     /// Divided by n.
     Population,
     /// Divided by n - 1.
@@ -332,7 +357,7 @@ enum Spread {
 }
 
 /// A statistic by the names that tools give it; percentiles interpolate linearly as numpy's.
-fn statistic_of(values: &mut [f64], statistic: &str, spread: Spread) -> Option<f64> {
+pub(super) fn statistic_of(values: &mut [f64], statistic: &str, spread: Spread) -> Option<f64> {
     if values.is_empty() {
         return None;
     }

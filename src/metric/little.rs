@@ -70,7 +70,7 @@ fn identity(
 /// or was rejected (a rejected one spends no time).
 pub fn in_system(run: &RunRecord) -> Option<Identity> {
     identity(run, |r| {
-        Some((r.sent, r.last_token.filter(|_| r.status == Status::Completed)?))
+        Some((r.sent, r.last_token.filter(|_| r.status.is_served())?))
     })
 }
 
@@ -117,7 +117,7 @@ pub fn in_replica_at_steps(run: &RunRecord, replica: u32) -> Vec<u64> {
             .filter(|r| r.replica == replica && r.status != Status::Rejected)
     };
     let mut entries: Vec<SimTime> = here().filter_map(|r| r.enqueued).collect();
-    let ended = here().filter(|r| r.status == Status::Completed);
+    let ended = here().filter(|r| r.status.is_served());
     let mut exits: Vec<SimTime> = ended.filter_map(|r| r.last_token).collect();
     entries.sort_unstable();
     exits.sort_unstable();

@@ -19,6 +19,7 @@ pub mod streamed;
 pub mod summary;
 mod tally;
 pub mod tokens;
+pub mod tool;
 pub mod vllm_bench;
 pub mod window;
 

@@ -97,7 +97,10 @@ struct Quarter {
 impl Quarter {
     fn count(&mut self, r: &RequestRecord) {
         let due = r.scheduled.as_nanos().max(self.from);
-        let served = r.first_token.map_or(self.to, |t| t.as_nanos().min(self.to));
+        let served = r
+            .first_token
+            .or(r.last_token)
+            .map_or(self.to, |t| t.as_nanos().min(self.to));
         self.waited += u128::from(served.saturating_sub(due));
     }
 

@@ -13,7 +13,7 @@ use super::select::Figures;
 use super::tally::{RunTally, Tally};
 use super::tokens::TokenGaps;
 use super::window::Window;
-use crate::record::{LivelockSince, RequestRecord, RunRecord};
+use crate::record::{LivelockSince, RequestRecord, RunRecord, Status};
 use crate::units::SimTime;
 
 /// Version of the summary's shape; fields are only ever added within one.
@@ -148,6 +148,10 @@ impl LatencyStats {
     }
 }
 
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
 /// A run in figures. Counts come first: latencies of the few that completed can look fine while most fail.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
@@ -177,6 +181,10 @@ pub struct Summary {
     pub tpot_undefined: u64,
     /// Measured requests whose instants are out of order (imported runs with several clocks).
     pub out_of_order: u64,
+    /// Requests that the load generator sent and did not count: they load the system and are in no figure about
+    /// requests or tokens, but in the gauges and in `in_system_mean`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub surplus: u64,
     /// Preemptions of the measured requests.
     pub preemptions: u64,
     /// Replicas whose engine came to a livelock: it goes on calling its scheduler, which schedules nothing any more.
@@ -257,6 +265,9 @@ impl Summary {
         let (mut tally, mut gaps_known, mut visible) = (Tally::default(), true, Some(0));
         for r in &run.requests {
             tally.run.count(r, window);
+            if r.status == Status::Surplus {
+                continue;
+            }
             visible = visible.and_then(|sum: u64| Some(sum + visible_tokens(r, window, &gaps)?));
             if window.contains(r.scheduled) {
                 let profile = gaps.profile(r, limit);
@@ -325,6 +336,7 @@ impl Summary {
             throughput: throughput(&parts.tally.run, parts.visible_tokens, duration.as_secs_f64()),
             tpot_undefined: measured.tpot_undefined,
             out_of_order: measured.out_of_order,
+            surplus: parts.tally.run.surplus,
             preemptions: measured.preemptions,
             gauges: parts.gauges,
             livelocks: parts.livelocks,
@@ -374,6 +386,7 @@ fn visible_tokens(request: &RequestRecord, window: &Window, gaps: &TokenGaps<'_>
     let all = u64::from(request.output_tokens);
     let whole = request
         .first_token
+        .or(request.last_token)
         .zip(request.last_token)
         .is_none_or(|(first, last)| window.contains(first) && window.contains(last));
     match (whole, request.output_tokens) {
@@ -424,6 +437,19 @@ fn notes(summary: &Summary, options: &SummaryOptions, gaps_known: bool) -> Vec<S
         notes.push(format!(
             "p99 of fewer than {THIN_BELOW} values is thin: {}",
             thin.join(", ")
+        ));
+    }
+    if summary.surplus > 0 {
+        notes.push(format!(
+            "{} further requests were under way when the load generator had counted enough: they are in no figure \
+             about requests",
+            summary.surplus
+        ));
+    }
+    let whole = summary.funnel.first_token - summary.latency.ttft.n.min(summary.funnel.first_token);
+    if whole > 0 {
+        notes.push(format!(
+            "{whole} requests were received whole, not as a stream: they have no TTFT, TPOT or ITL"
         ));
     }
     if summary.tpot_undefined > 0 {

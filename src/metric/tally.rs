@@ -33,6 +33,8 @@ pub(super) struct MeasuredTally {
 pub(super) struct RunTally {
     pub arrivals_before: u64,
     pub arrivals_after: u64,
+    /// Not counted by their load generator.
+    pub surplus: u64,
     /// Completed inside the window.
     pub completed: u64,
     /// Prompt tokens of those whose first token came inside the window.
@@ -53,7 +55,7 @@ impl MeasuredTally {
             self.tokens.input += u64::from(r.input_tokens);
             self.tokens.cached += u64::from(r.cached_tokens);
             self.tokens.output += u64::from(r.output_tokens);
-            self.tpot_undefined += u64::from(tpot_parts(r).is_none());
+            self.tpot_undefined += u64::from(r.first_token.is_some() && tpot_parts(r).is_none());
         }
         self.out_of_order += u64::from(is_out_of_order(r));
         self.preemptions += u64::from(r.preemptions);
@@ -75,17 +77,22 @@ impl MeasuredTally {
 impl RunTally {
     /// Counts one request.
     pub fn count(&mut self, r: &RequestRecord, window: &Window) {
-        self.arrivals_before += u64::from(r.scheduled < window.from);
-        self.arrivals_after += u64::from(window.to.is_some_and(|to| r.scheduled >= to));
-        let inside = |t| window.contains(t);
-        self.completed += u64::from(r.status == Status::Completed && r.last_token.is_some_and(inside));
-        if r.first_token.is_some_and(inside) {
-            self.input += u64::from(r.input_tokens);
-            self.cached += u64::from(r.cached_tokens);
+        if r.status == Status::Surplus {
+            self.surplus += 1;
+        } else {
+            self.arrivals_before += u64::from(r.scheduled < window.from);
+            self.arrivals_after += u64::from(window.to.is_some_and(|to| r.scheduled >= to));
+            let inside = |t| window.contains(t);
+            self.completed += u64::from(r.status == Status::Completed && r.last_token.is_some_and(inside));
+            // An answer that is received whole has no first token of its own.
+            if r.first_token.or(r.last_token).is_some_and(inside) {
+                self.input += u64::from(r.input_tokens);
+                self.cached += u64::from(r.cached_tokens);
+            }
         }
         match (r.status, r.last_token) {
             (Status::Rejected, _) => {}
-            (Status::Completed, Some(left)) if left >= r.sent => {
+            (Status::Completed | Status::Surplus, Some(left)) if left >= r.sent => {
                 self.in_system_ns += u128::from(left.since(r.sent).as_nanos());
             }
             _ => self.in_system_unknown += 1,
@@ -95,6 +102,7 @@ impl RunTally {
     pub fn merge(&mut self, other: &Self) {
         self.arrivals_before += other.arrivals_before;
         self.arrivals_after += other.arrivals_after;
+        self.surplus += other.surplus;
         self.completed += other.completed;
         self.input += other.input;
         self.cached += other.cached;

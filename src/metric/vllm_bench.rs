@@ -12,6 +12,7 @@ use super::goodput::Slo;
 use super::latency::tpot_parts;
 use super::percentile::Sample;
 use super::tokens::TokenGaps;
+use super::window::Window;
 use crate::record::{RequestRecord, RunRecord, Status, TokenLog};
 use crate::units::SimTime;
 
@@ -113,9 +114,10 @@ pub struct BenchDetails {
 impl BenchResult {
     /// Views a whole run as vLLM's client would have reported it.
     pub fn of(run: &RunRecord, info: &BenchInfo) -> Self {
-        let done: Vec<&RequestRecord> = run
-            .requests
+        let counted: Vec<&RequestRecord> = Window::WHOLE.select(run).collect();
+        let done: Vec<&RequestRecord> = counted
             .iter()
+            .copied()
             .filter(|r| r.status == Status::Completed)
             .collect();
         let gaps = TokenGaps::new(run, None);
@@ -135,13 +137,13 @@ impl BenchResult {
             backend: info.backend.clone(),
             label: info.label.clone(),
             model_id: info.model_id.clone(),
-            num_prompts: run.requests.len() as u64,
+            num_prompts: counted.len() as u64,
             request_rate: info.request_rate.map_or_else(|| "inf".into(), Into::into),
             burstiness: info.burstiness,
             max_concurrency: info.max_concurrency,
             duration,
             completed: done.len() as u64,
-            failed: (run.requests.len() - done.len()) as u64,
+            failed: (counted.len() - done.len()) as u64,
             total_input_tokens: input,
             total_output_tokens: output,
             request_throughput: rate(done.len() as u64),
@@ -151,7 +153,7 @@ impl BenchResult {
             max_output_tokens_per_s: most_chunks(&done, &gaps).map(|n| n as f64),
             max_concurrent_requests: most_concurrent(&done),
             latencies_ms: latencies_ms(&done, &gaps),
-            detailed: info.detailed.then(|| BenchDetails::of(run)),
+            detailed: info.detailed.then(|| BenchDetails::of(run, &counted)),
         }
     }
 }
@@ -227,8 +229,7 @@ fn most_concurrent(done: &[&RequestRecord]) -> Option<u64> {
 }
 
 impl BenchDetails {
-    fn of(run: &RunRecord) -> Self {
-        let all = &run.requests;
+    fn of(run: &RunRecord, all: &[&RequestRecord]) -> Self {
         let done = |r: &RequestRecord| r.status == Status::Completed;
         let span = |r: &RequestRecord, to: Option<SimTime>| {
             to.filter(|_| done(r))
@@ -252,7 +253,7 @@ impl BenchDetails {
             errors: all
                 .iter()
                 .map(|r| match r.status {
-                    Status::Completed => String::new(),
+                    Status::Completed | Status::Surplus => String::new(),
                     Status::Rejected => "rejected".into(),
                     Status::Unfinished => "unfinished at the end of the run".into(),
                 })

@@ -1,6 +1,6 @@
 //! Which part of a run is measured.
 
-use crate::record::{RequestRecord, RunRecord};
+use crate::record::{RequestRecord, RunRecord, Status};
 use crate::units::{SimDuration, SimTime};
 
 /// A half-open interval of intended arrivals. Requests that arrive in it are measured and followed to their
@@ -34,10 +34,12 @@ impl Window {
         self.from <= instant && self.to.is_none_or(|to| instant < to)
     }
 
-    /// The measured requests, in trace order.
+    /// The measured requests, in trace order; not those that their load generator did not count.
     pub fn select<'a>(&self, run: &'a RunRecord) -> impl Iterator<Item = &'a RequestRecord> + use<'a> {
         let window = *self;
-        run.requests.iter().filter(move |r| window.contains(r.scheduled))
+        run.requests
+            .iter()
+            .filter(move |r| window.contains(r.scheduled) && r.status != Status::Surplus)
     }
 
     /// The end of the part of the window that the run covered.

@@ -13,6 +13,16 @@ pub enum Status {
     Rejected,
     /// Still waiting or running when the run was cut off.
     Unfinished,
+    /// All its output arrived, after its load generator had counted all that it wanted to: it loads the system and
+    /// is in no figure about requests.
+    Surplus,
+}
+
+impl Status {
+    /// All its output arrived, counted or not.
+    pub const fn is_served(self) -> bool {
+        matches!(self, Self::Completed | Self::Surplus)
+    }
 }
 
 /// Consecutive steps of one replica that each gave a request the same number of tokens.
@@ -46,7 +56,7 @@ pub struct RequestRecord {
     pub enqueued: Option<SimTime>,
     /// Start of the first step that computed some of it (`t_prefill_start`).
     pub first_scheduled: Option<SimTime>,
-    /// First output token (`t_first_token`).
+    /// First output token (`t_first_token`); none for a client that receives its answer whole.
     pub first_token: Option<SimTime>,
     /// Last output token (`t_last_token`).
     pub last_token: Option<SimTime>,

@@ -125,7 +125,7 @@ fn policy(policy: crate::engine::vllm::Policy) -> &'static str {
 }
 
 fn load_text(plan: &Plan) -> String {
-    use crate::scenario::schema::LoadKind;
+    use crate::scenario::schema::{ClientKind, LoadKind};
     let load = &plan.scenario.load;
     match load.model {
         LoadKind::OpenLoop => {
@@ -139,7 +139,19 @@ fn load_text(plan: &Plan) -> String {
                 .map_or_else(String::new, |r| format!(" at {} requests/s", r.0));
             format!("open loop, {process}{rate}")
         }
-        LoadKind::ClosedLoop => format!("closed loop, {} clients", load.concurrency.unwrap_or(1)),
+        LoadKind::ClosedLoop => {
+            let clients = load.concurrency.unwrap_or(1);
+            match load.client.as_ref().map(|c| c.kind) {
+                None | Some(ClientKind::Plain) => format!("closed loop, {clients} clients"),
+                Some(ClientKind::Llmperf) => format!("closed loop, {clients} clients of llmperf"),
+                Some(ClientKind::ThreadPool) => {
+                    format!("closed loop, a pool of {clients} threads that receive their answers whole")
+                }
+                Some(ClientKind::VllmBench) => {
+                    format!("closed loop, vllm bench serve with up to {clients} requests at a time")
+                }
+            }
+        }
         LoadKind::Offline => "offline, everything ready at time 0".into(),
     }
 }

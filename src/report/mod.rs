@@ -10,11 +10,13 @@ pub mod import;
 pub mod number;
 pub mod plot;
 pub mod preflight_page;
+pub mod published;
 pub mod roofline_fit;
 pub mod run_page;
 pub mod run_tables;
 pub mod sweep_page;
 pub mod table;
+pub mod tool_tables;
 
 pub use html::{Block, Page, Section};
 pub use plot::Plot;

@@ -5,6 +5,7 @@ use super::figures::{Curve, Distribution};
 use super::html::{Block, Page, Section};
 use super::plot::Plot;
 use super::run_tables::summary_tables;
+use super::tool_tables::tool_tables;
 use crate::explore::study::{StudyRun, summary_options};
 use crate::metric::Sample;
 use crate::metric::latency::Latencies;
@@ -58,6 +59,7 @@ fn latencies(plan: &Plan, run: &StudyRun) -> Latencies {
 
 /// The page.
 pub fn run_page(plan: &Plan, runs: &[StudyRun], plots: &[(&'static str, Plot)]) -> Page {
+    let view = plan.view();
     let mut sections: Vec<Section> = runs
         .iter()
         .enumerate()
@@ -66,6 +68,8 @@ pub fn run_page(plan: &Plan, runs: &[StudyRun], plots: &[(&'static str, Plot)]) 
                 .into_iter()
                 .map(Block::Table)
                 .collect();
+            let as_printed = view.map_or_else(Vec::new, |view| tool_tables(view, &run.record));
+            blocks.extend(as_printed.into_iter().map(Block::Table));
             blocks.extend(run.summary.notes.iter().map(|n| Block::Text(n.clone())));
             Section {
                 heading: format!("Run {i}"),

@@ -1,6 +1,7 @@
 //! `load`: how requests are offered.
 
 use super::check::Blame;
+use super::client;
 use super::provenance::{Provenance, Source};
 use super::quantity::{Finite, Span};
 use super::schema::{Day, Load, LoadKind, Process, RatePattern, Scenario, Workload};
@@ -19,7 +20,11 @@ pub fn resolve_load(
     origin: &str,
 ) -> Result<LoadModel, InputError> {
     let replay = matches!(scenario.workload, Workload::Trace(_));
+    if scenario.load.model == LoadKind::ClosedLoop && scenario.load.client.is_some() {
+        return client::resolve(scenario, provenance, origin, replay);
+    }
     let load = &mut scenario.load;
+    Blame { origin, provenance }.absent("load.client", load.client.as_ref(), CLOSED_ONLY)?;
     match load.model {
         LoadKind::OpenLoop => {
             let usual = if replay { Process::Trace } else { Process::Poisson };
@@ -53,14 +58,7 @@ pub fn resolve_load(
             );
             let blame = Blame { origin, provenance };
             no_arrivals(load, &blame)?;
-            blame.at_least_one("load.concurrency", load.concurrency)?;
-            let Some(concurrency) = load.concurrency else {
-                return Err(blame.error(
-                    "load.concurrency",
-                    "it is missing",
-                    "a closed-loop load needs the number of its clients",
-                ));
-            };
+            let concurrency = concurrency(load, &blame)?;
             Ok(LoadModel::ClosedLoop {
                 concurrency,
                 think: think.0,
@@ -76,10 +74,22 @@ pub fn resolve_load(
     }
 }
 
+/// The number of clients.
+pub(super) fn concurrency(load: &Load, blame: &Blame<'_>) -> Result<u32, InputError> {
+    blame.at_least_one("load.concurrency", load.concurrency)?;
+    load.concurrency.ok_or_else(|| {
+        blame.error(
+            "load.concurrency",
+            "it is missing",
+            "a closed-loop load needs the number of its clients",
+        )
+    })
+}
+
 const CLOSED_ONLY: &str = "it belongs to load.model closed-loop: leave it out";
 const OPEN_ONLY: &str = "arrivals belong to load.model open-loop: leave them out (--set load.arrival=null)";
 
-fn no_arrivals(load: &Load, blame: &Blame<'_>) -> Result<(), InputError> {
+pub(super) fn no_arrivals(load: &Load, blame: &Blame<'_>) -> Result<(), InputError> {
     let a = &load.arrival;
     blame.absent("load.arrival.process", a.process.as_ref(), OPEN_ONLY)?;
     blame.absent("load.arrival.rate", a.rate.as_ref(), OPEN_ONLY)?;
@@ -90,7 +100,7 @@ fn no_arrivals(load: &Load, blame: &Blame<'_>) -> Result<(), InputError> {
 }
 
 /// Fills a pattern: no wave, all days alike, the peak in the early afternoon, time 0 on a Monday.
-fn fill_pattern(
+pub(super) fn fill_pattern(
     pattern: &mut RatePattern,
     provenance: &mut Provenance,
     origin: &str,
@@ -157,9 +167,14 @@ pub(super) fn pattern_law(pattern: &RatePattern) -> Pattern {
 }
 
 fn check_open_loop(load: &Load, replay: bool, blame: &Blame<'_>) -> Result<(), InputError> {
-    let a = &load.arrival;
     blame.absent("load.concurrency", load.concurrency.as_ref(), CLOSED_ONLY)?;
     blame.absent("load.think", load.think.as_ref(), CLOSED_ONLY)?;
+    check_arrivals(load, replay, blame)
+}
+
+/// Checks `load.arrival` of a load that has arrivals.
+pub(super) fn check_arrivals(load: &Load, replay: bool, blame: &Blame<'_>) -> Result<(), InputError> {
+    let a = &load.arrival;
     blame.positive("load.arrival.rate", a.rate)?;
     blame.positive("load.arrival.burstiness", a.burstiness)?;
     blame.positive("load.arrival.time_scale", a.time_scale)?;

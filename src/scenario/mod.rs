@@ -4,6 +4,7 @@
 //! and `resolve` fill and check its sections; `plan` holds the outcome, `requests` draws from it.
 
 mod check;
+mod client;
 mod deployment;
 mod engine;
 mod load;

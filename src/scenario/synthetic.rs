@@ -6,7 +6,7 @@ use super::check::Blame;
 use super::load::pattern_law;
 use super::quantity::Finite;
 use super::schema::{
-    Law, Lengths, LoadKind, PrefixGroups, PriorityClass, Process, RequestClass, Scenario, Synthetic,
+    Law, Lengths, LoadKind, PrefixGroups, PriorityClass, Process, RequestClass, Rounding, Scenario, Synthetic,
 };
 use super::work::Files;
 use crate::engine::vllm::Policy;
@@ -34,7 +34,7 @@ pub fn draw_spec(
         _ => Gaps::Poisson,
     };
     let arrivals = match (scenario.load.model, a.rate) {
-        (LoadKind::OpenLoop, Some(rate)) => Some(ArrivalLaw {
+        (LoadKind::OpenLoop | LoadKind::ClosedLoop, Some(rate)) => Some(ArrivalLaw {
             gaps,
             rate: rate.0,
             rescale: a.rescale.unwrap_or(false),
@@ -291,6 +291,12 @@ fn law(law: &Law, path: &str, blame: &Blame<'_>) -> Result<LengthLaw, InputError
         Law::Uniform(u) => LengthLaw::Uniform {
             min: u.min,
             max: u.max,
+        },
+        Law::Normal(n) if n.rounding == Some(Rounding::Down) => LengthLaw::NormalRoundedDown {
+            mean: n.mean.0,
+            std: n.std.0,
+            min: n.min,
+            max: n.max,
         },
         Law::Normal(n) => LengthLaw::Normal {
             mean: n.mean.0,

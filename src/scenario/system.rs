@@ -57,6 +57,7 @@ pub fn resolve_system(system: System, origin: &str, base: &Path) -> Result<Resol
             arrival: Arrival::default(),
             concurrency: None,
             think: None,
+            client: None,
         },
         slo: Slo::default(),
         faults: Vec::new(),

@@ -22,6 +22,18 @@ pub(super) struct Live<K> {
     /// It gets a token in every step without being told of.
     pub is_steady: bool,
     pub has_ended: bool,
+    /// The modelled client that sent it, and when that saw each token so far.
+    pub client: u32,
+    pub seen: Vec<SimTime>,
+}
+
+/// Tokens that a request got in a step.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Emitted {
+    pub request: RequestId,
+    pub tokens: u32,
+    /// Tokens that it had before.
+    pub before: u32,
 }
 
 impl<K> Live<K> {
@@ -43,6 +55,8 @@ impl<K> Live<K> {
 pub(super) struct LiveRequests<K> {
     first: u32,
     window: VecDeque<Live<K>>,
+    /// Tokens told since they were last taken, if anyone wants to know.
+    emitted: Option<Vec<Emitted>>,
 }
 
 impl<K: Default> LiveRequests<K> {
@@ -50,7 +64,36 @@ impl<K: Default> LiveRequests<K> {
         Self {
             first: 0,
             window: VecDeque::new(),
+            emitted: None,
         }
+    }
+
+    /// Keeps what is told of tokens, for [`LiveRequests::take_emitted`].
+    pub fn watch_tokens(&mut self) {
+        self.emitted = Some(Vec::new());
+    }
+
+    /// A request just got its last chunk.
+    pub fn note_emitted(&mut self, request: RequestId, tokens: u32) {
+        if self.emitted.is_some() {
+            let before = self.get(request).tokens_before_last();
+            let emitted = Emitted {
+                request,
+                tokens,
+                before,
+            };
+            self.emitted.iter_mut().for_each(|list| list.push(emitted));
+        }
+    }
+
+    /// The chunks since they were last taken, in their order.
+    pub fn take_emitted(&mut self) -> Vec<Emitted> {
+        self.emitted.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Every request that the recorder has not been told of.
+    pub fn each_mut(&mut self) -> impl Iterator<Item = &mut Live<K>> {
+        self.window.iter_mut()
     }
 
     /// Takes in the next request; returns its place.
@@ -69,6 +112,8 @@ impl<K: Default> LiveRequests<K> {
             is_measured,
             is_steady: false,
             has_ended: false,
+            client: 0,
+            seen: Vec::new(),
         });
         self.first + self.window.len() as u32 - 1
     }

@@ -1,5 +1,6 @@
 //! The world: clock, clients, router and replicas. Knows no file format.
 
+mod client;
 mod front;
 mod host;
 pub mod kernel;
@@ -11,6 +12,7 @@ mod run;
 mod stall;
 mod world;
 
+pub use client::{ClientKind, ClientMachine, Clients};
 pub use front::FrontEnd;
 pub use host::HostTimes;
 pub use run::{StreamError, Told, run, run_at, run_streamed};

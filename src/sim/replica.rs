@@ -351,6 +351,7 @@ impl Replica {
             live.record.last_token = Some(now);
             live.record.output_tokens += tokens;
             live.last_chunk = Some((step, tokens));
+            around.live.note_emitted(id, tokens);
         }
     }
 

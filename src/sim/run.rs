@@ -64,7 +64,7 @@ pub fn run_at(
 ) -> Result<RunRecord, SimError> {
     let requests = &trace.requests;
     let mut order: Vec<RequestId> = (0..requests.len() as u32).collect();
-    if config.load == LoadModel::OpenLoop {
+    if config.load.keeps_arrivals() {
         order.sort_by_key(|&id| requests[id as usize].arrival);
     }
     let stream = order
@@ -76,7 +76,9 @@ pub fn run_at(
         StreamError::Requests(never) => match never {},
     })?;
     let mut run = into_record(told);
-    config.front_end.shift_tokens(&mut run);
+    if !config.load.clients_see_for_themselves() {
+        config.front_end.shift_tokens(&mut run);
+    }
     Ok(run)
 }
 
@@ -121,7 +123,7 @@ fn run_told<R: Recorder, E>(
     recorder: impl Fn() -> R,
 ) -> Result<Told<R>, StreamError<E>> {
     let world = |numbers| World::new(config, step_time, numbers, pace);
-    let closed = matches!(config.load, LoadModel::ClosedLoop { .. });
+    let closed = config.load.is_closed();
     let parts = if closed { 1 } else { config.replicas as usize };
     let mut lanes: Vec<Lane<'_, R>> = (0..parts.min(LANES))
         .map(|_| Lane {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use super::client::{ClientEvent, ClientSide, Clients, Reach};
 use super::front::FrontEnd;
 use super::host::HostTimes;
 use super::kernel::{Class, Kernel};
@@ -29,8 +30,40 @@ pub enum LoadModel {
         /// Pause of a client between an answer and its next request.
         think: SimDuration,
     },
+    /// A closed loop with the clients of a load generator, on a machine of theirs.
+    Clients(Clients),
     /// Everything is ready at time 0.
     Offline,
+}
+
+impl LoadModel {
+    /// Clients wait for their answers before they send again.
+    pub const fn is_closed(&self) -> bool {
+        self.concurrency().is_some()
+    }
+
+    /// Clients of a closed loop.
+    pub const fn concurrency(&self) -> Option<u32> {
+        match self {
+            Self::ClosedLoop { concurrency, .. } => Some(*concurrency),
+            Self::Clients(clients) => Some(clients.concurrency),
+            Self::OpenLoop | Self::Offline => None,
+        }
+    }
+
+    /// Requests come in the order of their arrival times.
+    pub(super) const fn keeps_arrivals(&self) -> bool {
+        match self {
+            Self::OpenLoop => true,
+            Self::Clients(clients) => clients.keep_arrivals(),
+            Self::ClosedLoop { .. } | Self::Offline => false,
+        }
+    }
+
+    /// What clients see is not what the engine's steps and the front end say.
+    pub fn clients_see_for_themselves(&self) -> bool {
+        matches!(self, Self::Clients(clients) if clients.see_for_themselves())
+    }
 }
 
 /// Everything a run needs but the trace and the step-time model.
@@ -116,13 +149,15 @@ impl SimError {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Event {
+pub(super) enum Event {
     /// A replica's step ends, or its host is free again.
     Wake(u32),
     /// A client sends a request.
     Send(RequestId),
     /// A request has come through the front end.
     Deliver(RequestId),
+    /// Something happens at the modelled clients.
+    Client(ClientEvent),
 }
 
 /// What is left of a world when it has ended.
@@ -154,6 +189,8 @@ pub(super) struct World<'a, R: Recorder> {
     unsent: VecDeque<(RequestId, TraceRequest)>,
     /// An open-loop arrival is among the events.
     arrival_is_due: bool,
+    /// Clients that are modelled.
+    clients: Option<ClientSide>,
     has_started: bool,
     /// Replicas touched in the present instant, and when those that acted want to be woken.
     touched: Vec<u32>,
@@ -165,7 +202,7 @@ pub(super) struct World<'a, R: Recorder> {
 
 /// Events at one instant beyond which time has stopped: these, and for every request and replica a few.
 const SPIN_LIMIT: u64 = 10_000;
-const EVENTS_AT_ONCE: u64 = 8;
+pub(super) const EVENTS_AT_ONCE: u64 = 8;
 
 impl<'a, R: Recorder> World<'a, R> {
     /// Replicas `numbers` of the configured ones.
@@ -175,7 +212,16 @@ impl<'a, R: Recorder> World<'a, R> {
         numbers: Range<u32>,
         pace: Pace,
     ) -> Self {
-        let leaps = pace == Pace::Leap;
+        let clients = match config.load {
+            LoadModel::Clients(clients) => Some(clients),
+            _ => None,
+        };
+        let watched = clients.is_some_and(|c| c.watch_tokens());
+        let leaps = pace == Pace::Leap && !watched;
+        let mut live = LiveRequests::new();
+        if watched {
+            live.watch_tokens();
+        }
         let replicas = numbers
             .map(|number| {
                 let engine = engine::build(&config.engine, leaps, step_time.needs_decode_rows());
@@ -190,9 +236,10 @@ impl<'a, R: Recorder> World<'a, R> {
             kernel: Kernel::new(SPIN_LIMIT + EVENTS_AT_ONCE * replicas.len() as u64),
             router: RoundRobin::new(replicas.len() as u32),
             replicas,
-            live: LiveRequests::new(),
+            live,
             unsent: VecDeque::new(),
             arrival_is_due: false,
+            clients: clients.map(ClientSide::new),
             has_started: false,
             touched: Vec::new(),
             wakes: Vec::new(),
@@ -202,8 +249,11 @@ impl<'a, R: Recorder> World<'a, R> {
     }
 
     /// Adds a request behind those added before, in sending order.
-    pub fn add(&mut self, id: RequestId, request: TraceRequest) {
+    pub fn add(&mut self, id: RequestId, mut request: TraceRequest) {
         self.kernel.allow(EVENTS_AT_ONCE);
+        if self.clients.is_some() && !self.config.load.keeps_arrivals() {
+            request.arrival = SimTime::ZERO;
+        }
         self.unsent.push_back((id, request));
     }
 
@@ -247,6 +297,13 @@ impl<'a, R: Recorder> World<'a, R> {
         for replica in &mut self.replicas {
             replica.cut_off(&mut around);
         }
+        if let Some(clients) = &self.clients {
+            let now = self.kernel.now();
+            self.live.each_mut().for_each(|live| clients.cut_off(live, now));
+            if clients.keeps_rows() {
+                self.unsent.clear();
+            }
+        }
         let mut unfinished = self.live.tell_all(recorder);
         for (id, request) in self.unsent {
             recorder.ended(id, offered(&request), R::Request::default());
@@ -276,6 +333,11 @@ impl<'a, R: Recorder> World<'a, R> {
                     (0..clients).for_each(|_| self.send_next(Some(SimTime::ZERO), recorder));
                 }
             }
+            LoadModel::Clients(_) => {
+                if !self.has_started {
+                    self.at_clients(recorder, ClientSide::start);
+                }
+            }
             LoadModel::Offline => {
                 while !self.unsent.is_empty() {
                     self.send_next(Some(SimTime::ZERO), recorder);
@@ -283,6 +345,20 @@ impl<'a, R: Recorder> World<'a, R> {
             }
         }
         self.has_started = true;
+    }
+
+    /// Lets the modelled clients act, if there are any.
+    fn at_clients(&mut self, recorder: &R, act: impl FnOnce(&mut ClientSide, &mut Reach<'_, R>)) {
+        if let Some(clients) = &mut self.clients {
+            let mut reach = Reach {
+                kernel: &mut self.kernel,
+                live: &mut self.live,
+                unsent: &mut self.unsent,
+                front_end: self.config.front_end,
+                recorder,
+            };
+            act(clients, &mut reach);
+        }
     }
 
     /// Schedules the next unsent request, at its own arrival time or at `at`.
@@ -301,6 +377,9 @@ impl<'a, R: Recorder> World<'a, R> {
     fn handle(&mut self, event: Event, recorder: &mut R) {
         match event {
             Event::Send(id) => {
+                if self.clients.is_some() {
+                    self.live.get(id).record.sent = self.kernel.now();
+                }
                 let inbound = self.config.front_end.inbound;
                 if inbound == SimDuration::ZERO {
                     self.deliver(id);
@@ -313,6 +392,9 @@ impl<'a, R: Recorder> World<'a, R> {
                 }
             }
             Event::Deliver(id) => self.deliver(id),
+            Event::Client(event) => {
+                self.at_clients(recorder, |clients, reach| clients.handle(event, reach));
+            }
             Event::Wake(replica) => {
                 let now = self.kernel.now();
                 let mut around = Surroundings {
@@ -362,6 +444,9 @@ impl<'a, R: Recorder> World<'a, R> {
                 self.send_next(Some(seen + think), recorder);
             }
         }
+        let ended = std::mem::take(&mut self.ended);
+        self.at_clients(recorder, |clients, reach| clients.deliver(&ended, reach));
+        self.ended = ended;
         self.ended.clear();
         self.live.tell_ended(recorder);
         if self.leaps {

@@ -32,6 +32,18 @@ pub enum LengthLaw {
         /// Largest.
         max: u32,
     },
+    /// Normal, rounded down; draws outside `min..=max` are drawn again. With `min` 1 this is llmperf's
+    /// `sample_random_positive_int`.
+    NormalRoundedDown {
+        /// Mean before truncation and rounding.
+        mean: f64,
+        /// Standard deviation before truncation and rounding.
+        std: f64,
+        /// Smallest.
+        min: u32,
+        /// Largest.
+        max: u32,
+    },
     /// Lognormal, rounded; draws outside `min..=max` are drawn again.
     Lognormal {
         /// Median before truncation: exp of the mean of the logarithms.
@@ -103,7 +115,7 @@ impl LengthLaw {
         match *self {
             Self::Constant(n) => range(n, n),
             Self::Uniform { min, max } => range(min, max),
-            Self::Normal { mean, std, min, max } => {
+            Self::Normal { mean, std, min, max } | Self::NormalRoundedDown { mean, std, min, max } => {
                 positive("mean", mean)?;
                 positive("std", std)?;
                 range(min, max)
@@ -132,11 +144,12 @@ impl LengthLaw {
             Self::Uniform { min, max } if min <= max => Ok(rng.random_range(min..=max)),
             Self::Uniform { min, max } => Err(LengthError::EmptyRange { min, max }),
             Self::Normal { mean, std, min, max } => {
-                let law = Normal::new(mean, std).map_err(|_| LengthError::Parameter {
-                    name: "std",
-                    value: std,
-                })?;
-                truncated(min, max, || law.sample(rng))
+                let law = normal(mean, std)?;
+                truncated(min, max, || law.sample(rng).round())
+            }
+            Self::NormalRoundedDown { mean, std, min, max } => {
+                let law = normal(mean, std)?;
+                truncated(min, max, || law.sample(rng).floor())
             }
             Self::Lognormal {
                 median,
@@ -148,15 +161,23 @@ impl LengthLaw {
                     name: "sigma",
                     value: sigma,
                 })?;
-                truncated(min, max, || law.sample(rng))
+                truncated(min, max, || law.sample(rng).round())
             }
         }
     }
 }
 
+fn normal(mean: f64, std: f64) -> Result<Normal<f64>, LengthError> {
+    Normal::new(mean, std).map_err(|_| LengthError::Parameter {
+        name: "std",
+        value: std,
+    })
+}
+
+/// Draws whole numbers until one lies in the range.
 fn truncated(min: u32, max: u32, mut draw: impl FnMut() -> f64) -> Result<u32, LengthError> {
     for _ in 0..MAX_REDRAWS {
-        let length = draw().round();
+        let length = draw();
         if length >= f64::from(min) && length <= f64::from(max) {
             return Ok(length as u32);
         }
@@ -203,6 +224,56 @@ mod tests {
             (mean(&got) - 100.0).abs() < 4.0 * 27.0 / 50_000f64.sqrt(),
             "{}",
             mean(&got)
+        );
+    }
+
+    #[test]
+    fn rounding_down_takes_half_a_token_off_the_mean() {
+        // Far from its bounds, a law of whole numbers has the mean of the normal one, or half a token less.
+        let (mean_of, std, n) = (256.0, 50.0, 50_000);
+        let law = |down: bool| {
+            let (min, max) = (1, 1000);
+            if down {
+                LengthLaw::NormalRoundedDown {
+                    mean: mean_of,
+                    std,
+                    min,
+                    max,
+                }
+            } else {
+                LengthLaw::Normal {
+                    mean: mean_of,
+                    std,
+                    min,
+                    max,
+                }
+            }
+        };
+        let (down, nearest) = (draws(law(true), n), draws(law(false), n));
+        // The same draws: each is the same or one less, and half of them are one less.
+        assert!(down.iter().zip(&nearest).all(|(d, r)| *d == *r || *d + 1 == *r));
+        assert!((mean(&nearest) - mean(&down) - 0.5).abs() < 4.0 * 0.5 / (n as f64).sqrt());
+        assert!(
+            (mean(&down) - 255.5).abs() < 4.0 * std / (n as f64).sqrt(),
+            "{}",
+            mean(&down)
+        );
+    }
+
+    #[test]
+    fn a_law_that_is_rounded_down_is_drawn_again_until_it_is_positive() {
+        let law = LengthLaw::NormalRoundedDown {
+            mean: 0.5,
+            std: 1.0,
+            min: 1,
+            max: 1000,
+        };
+        let got = draws(law, 50_000);
+        // Of draws from 1 on, those below 2 become 1: (Phi(1.5) - Phi(0.5)) / (1 - Phi(0.5)) = 0.78348.
+        let ones = got.iter().filter(|v| **v == 1).count() as f64 / 50_000.0;
+        assert!(
+            (ones - 0.783_48).abs() < 4.0 * (0.783_48 * 0.216_52 / 50_000.0f64).sqrt(),
+            "{ones}"
         );
     }
 

@@ -3,6 +3,7 @@
 mod bad_input;
 mod captures;
 mod cli;
+mod clients;
 mod conform;
 mod import;
 mod leaping;

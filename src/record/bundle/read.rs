@@ -10,7 +10,7 @@ use super::{
     SegmentRow, StepRow, TIMES_FILE, TimeRow,
 };
 use crate::input::{InputError, first_existing, read_text};
-use crate::record::{ReplicaRecord, RequestRecord, RunRecord, Segment, Status, TokenLog};
+use crate::record::{ReplicaRecord, RequestRecord, RunRecord, Segment, TokenLog};
 use crate::units::SimTime;
 
 /// More replicas than any cluster has; keeps a wild number from taking all memory.
@@ -124,8 +124,12 @@ fn request(row: &RequestRow) -> Result<RequestRecord, String> {
     if let Some(at) = row.t_first_token_ns {
         ordered((first.0, at), ("t_last_token_ns", row.t_last_token_ns))?;
     }
-    if row.status == Status::Completed && (row.t_first_token_ns.is_none() || row.t_last_token_ns.is_none()) {
-        return Err("a completed request without a first or last token".into());
+    ordered(
+        ("t_send_ns", row.t_send_ns),
+        ("t_last_token_ns", row.t_last_token_ns),
+    )?;
+    if row.status.is_served() && row.t_last_token_ns.is_none() {
+        return Err("a completed request without a last token".into());
     }
     if row.cached_input_tokens > row.input_tokens {
         return Err(format!(

@@ -120,6 +120,18 @@ pub struct NormalLaw {
     pub min: u32,
     /// Largest.
     pub max: u32,
+    /// How a draw becomes a whole number; left out, the nearest one.
+    pub rounding: Option<Rounding>,
+}
+
+/// How a draw becomes a whole number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Rounding {
+    /// To the nearest.
+    Nearest,
+    /// Down, as llmperf does: with min 1 its law is drawn again until it is positive.
+    Down,
 }
 
 /// A truncated lognormal law.
@@ -164,13 +176,54 @@ pub struct PriorityClass {
 pub struct Load {
     /// Which of the three load models.
     pub model: LoadKind,
-    /// Arrivals of an open-loop load.
+    /// Arrivals of an open-loop load, and of the requests that load.client.kind vllm-bench holds back.
     #[serde(default)]
     pub arrival: Arrival,
     /// Clients of a closed-loop load.
     pub concurrency: Option<u32>,
     /// Pause of a closed-loop client between an answer and its next request.
     pub think: Option<Span>,
+    /// Which load generator the clients of a closed loop are, and what they run on.
+    pub client: Option<Client>,
+}
+
+/// A load generator. See docs/METRICS.md for what each kind does and counts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Client {
+    /// Which one.
+    pub kind: ClientKind,
+    /// llmperf: from the start of its clock to the first request, while its actors start; nothing is sent.
+    pub start_up: Option<Span>,
+    /// llmperf: from the first request of one client to that of the next.
+    pub stagger: Option<Span>,
+    /// llmperf: no request is sent after this time of its clock.
+    pub timeout: Option<Span>,
+    /// Added to load.think for each output token of the answer, which is tokenised again.
+    pub think_per_token: Option<Span>,
+    /// thread-pool: words of an answer for each of its tokens; an assumption about the text, which is not simulated.
+    pub words_per_token: Option<Finite>,
+    /// Cores of the client machine, which take its work (sends, chunks, think) first come, first served. Left out, the
+    /// machine is never the limit and think is a pause.
+    pub cores: Option<u32>,
+    /// CPU time of a send; the request leaves when it is spent.
+    pub send_cost: Option<Span>,
+    /// CPU time of a received chunk; its tokens are seen when it is spent.
+    pub chunk_cost: Option<Span>,
+}
+
+/// Load generators whose clients are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClientKind {
+    /// Clients that send, wait, think and send the next request of a common queue.
+    Plain,
+    /// llmperf's token_benchmark_ray.py.
+    Llmperf,
+    /// A script with a pool of threads that receive each answer whole.
+    ThreadPool,
+    /// `vllm bench serve --max-concurrency`; load.arrival says when its requests become due, at once if left out.
+    VllmBench,
 }
 
 /// The load models; their results never share a column.

@@ -323,3 +323,126 @@ fn every_shipped_scenario_runs_and_completes_what_it_offers() {
     }
     assert!(seen >= 5);
 }
+
+/// llmperf on one replica of four seats.
+const LLMPERF: &str = r#"kneeboard: 1
+system:
+  engine: {kind: vllm, version: "0.32.0", max_num_seqs: 4, max_num_batched_tokens: 1024, max_model_len: 1024,
+           block_size: 16, num_gpu_blocks: 400, enable_prefix_caching: false, async_scheduling: false}
+  step_time: {step: 8ms, any_prefill: 40ms}
+workload:
+  synthetic:
+    num_requests: 30
+    lengths:
+      independent:
+        input: {normal: {mean: 256, std: 50, min: 1, max: 900, rounding: down}}
+        output: {normal: {mean: 40, std: 10, min: 1, max: 100, rounding: down}}
+load:
+  model: closed-loop
+  concurrency: 5
+  think: 6ms
+  client: {kind: llmperf, start_up: 1200ms, stagger: 240ms, think_per_token: 10us}
+measure: {seed: 3}
+"#;
+
+fn lens_of(folder: &Path) -> BTreeMap<String, f64> {
+    let text = std::fs::read_to_string(folder.join("lens.csv")).unwrap();
+    let row = |r: &BTreeMap<String, String>| (r["figure"].clone(), r["value"].parse().unwrap_or(f64::NAN));
+    rows(&text).iter().map(row).collect()
+}
+
+/// Everything that llmperf prints follows from the raw events of the requests that it counts.
+#[test]
+fn a_run_of_llmperf_is_printed_as_llmperf_would() {
+    let dir = tempfile::tempdir().unwrap();
+    let (scenario, out) = (dir.path().join("llmperf.yaml"), dir.path().join("out"));
+    std::fs::write(&scenario, LLMPERF).unwrap();
+    let printed = run_line("simulate {} -o {}", &[&scenario, &out])
+        .with_code(0)
+        .stdout;
+    assert!(printed.contains("As llmperf prints it"), "{printed}");
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("As llmperf prints it") && page.contains("5 clients of llmperf"));
+
+    let raw = rows(&std::fs::read_to_string(out.join("run-0/raw-events.csv")).unwrap());
+    let counted: Vec<_> = raw.iter().filter(|r| r["status"] == "completed").collect();
+    let surplus = raw.iter().filter(|r| r["status"] == "surplus").count();
+    assert_eq!(counted.len(), 30);
+    assert!((1..5).contains(&surplus) && counted.len() + surplus == raw.len());
+    assert_eq!(number(&raw[0], "t_send_ns"), 1_200e6);
+    assert_eq!(number(&raw[1], "t_send_ns"), 1_440e6);
+    let end_ns = rows(&std::fs::read_to_string(out.join("run-0/run.csv")).unwrap());
+    let end_s = number(&end_ns[0], "t_end_ns") / 1e9;
+    let of = |from: &str, to: &str| -> Vec<f64> {
+        let span = |r: &&BTreeMap<String, String>| (number(r, to) - number(r, from)) / 1e9;
+        counted.iter().map(span).collect()
+    };
+    let (ttft, e2e) = (
+        of("t_send_ns", "t_first_token_ns"),
+        of("t_send_ns", "t_last_token_ns"),
+    );
+    let tokens: Vec<f64> = counted.iter().map(|r| number(r, "output_tokens")).collect();
+    let each: Vec<f64> = e2e.iter().zip(&tokens).map(|(e, n)| e / n).collect();
+    let lens = lens_of(&out.join("run-0"));
+    let is = |name: &str, expected: f64| close(lens[&format!("results_{name}")], expected);
+    is("ttft_s_mean", mean(&ttft));
+    is("ttft_s_quantiles_p95", percentile(&ttft, 0.95));
+    is("end_to_end_latency_s_quantiles_p99", percentile(&e2e, 0.99));
+    is("inter_token_latency_s_mean", mean(&each));
+    is(
+        "mean_output_throughput_token_per_s",
+        tokens.iter().sum::<f64>() / end_s,
+    );
+    is("num_completed_requests_per_min", 30.0 / end_s * 60.0);
+    is("num_requests_started", 30.0);
+
+    // The summary is of the same requests and the same clock.
+    let summary = json_file(&out.join("run-0/summary.json"));
+    assert_eq!(summary["funnel"]["completed"], 30);
+    assert_eq!(summary["surplus"], surplus);
+    close(summary["duration_s"].as_f64().unwrap(), end_s);
+    close(summary["latency"]["ttft"]["mean"].as_f64().unwrap(), mean(&ttft));
+
+    // Figures alone are the same, and so is a run step by step.
+    let (alone, steps) = (dir.path().join("alone"), dir.path().join("steps"));
+    run_line("simulate {} -o {} --summary-only", &[&scenario, &alone]).with_code(0);
+    assert_eq!(json_file(&alone.join("run-0/summary.json")), summary);
+    run_line("simulate {} -o {} --step-by-step", &[&scenario, &steps]).with_code(0);
+    let differing = differences(&out, &steps);
+    assert!(
+        differing.iter().all(|name| !name.starts_with("run-")),
+        "{differing:?}"
+    );
+}
+
+#[test]
+fn a_thread_pool_counts_words_and_has_no_ttft() {
+    let dir = tempfile::tempdir().unwrap();
+    let (scenario, out) = (dir.path().join("pool.yaml"), dir.path().join("out"));
+    let (before, _) = LLMPERF.split_once("  client:").unwrap();
+    let client = "  client: {kind: thread-pool, words_per_token: 0.5}\nmeasure: {seed: 3}\n";
+    std::fs::write(&scenario, before.to_owned() + client).unwrap();
+    let printed = run_line("simulate {} -o {}", &[&scenario, &out])
+        .with_code(0)
+        .stdout;
+    assert!(
+        printed.contains("As the thread-pool script prints it"),
+        "{printed}"
+    );
+    let raw = rows(&std::fs::read_to_string(out.join("run-0/raw-events.csv")).unwrap());
+    assert!(
+        raw.iter()
+            .all(|r| r["status"] == "completed" && r["t_first_token_ns"].is_empty())
+    );
+    let mut latencies: Vec<f64> = raw
+        .iter()
+        .map(|r| (number(r, "t_last_token_ns") - number(r, "t_send_ns")) / 1e9)
+        .collect();
+    latencies.sort_by(f64::total_cmp);
+    let words: f64 = raw.iter().map(|r| 0.5 * number(r, "output_tokens")).sum();
+    let lens = lens_of(&out.join("run-0"));
+    close(lens["p95_latency_s"], latencies[28]);
+    close(lens["p99_latency_s"], latencies[29]);
+    close(lens["tokens_per_second"], words / latencies.iter().sum::<f64>());
+    close(lens["words_per_response"], words / 30.0);
+}
