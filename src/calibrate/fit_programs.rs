@@ -446,6 +446,7 @@ fn misfit(rows: &[&ProgramRow], held_out: &LeftOut) -> Vec<Misfit> {
         n: n as u32,
     };
     let mut out = vec![
+        misfit("step", "measured", SCATTER, 0),
         misfit("step", "run", speed, speeds.len()),
         misfit("step", "new_model", new_model, speeds.len()),
     ];

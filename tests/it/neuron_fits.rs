@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use kneeboard::calibrate::fit_programs::{ProgramFitHead, StaticPriors, fit_programs};
-use kneeboard::calibrate::programs::{ProgramRow, read_programs};
+use kneeboard::calibrate::programs::{ProgramRow, RowKind, read_programs};
 use kneeboard::engine::vllm::{Behaviour, VllmConfig};
 use kneeboard::explore::study::Study;
 use kneeboard::input::read_text;
@@ -16,7 +16,7 @@ use kneeboard::scenario::Plan;
 use kneeboard::scenario::machine::of_static_shapes;
 use kneeboard::sim::{HostTimes, LoadModel, WorldConfig, run};
 use kneeboard::steptime::static_shape::StaticShapes;
-use kneeboard::steptime::{Deployment, StaticFit, StaticParam};
+use kneeboard::steptime::{Deployment, StaticFit, StaticParam, StaticStepTime};
 use kneeboard::units::{SimDuration, SimTime};
 use kneeboard::workload::trace::{Trace, TraceRequest};
 use rand::RngExt;
@@ -244,7 +244,6 @@ fn a_deployment_that_was_left_out_is_met_on_trainium2() {
             }
         }
     }
-    println!("{report}");
     assert!(wrong.is_empty(), "{wrong:#?}\nall:\n{report}");
 }
 
@@ -281,8 +280,66 @@ fn a_length_that_was_left_out_is_met_on_trainium2() {
             }
         }
     }
-    println!("{report}");
     assert!(wrong.is_empty(), "{wrong:#?}\nall:\n{report}");
+}
+
+/// One core tells nothing of collectives: they stay at their priors, and what four cores take is as uncertain as these.
+#[test]
+fn one_core_says_little_of_four() {
+    let Some(data) = data_set("one_core_says_little_of_four", "trn2-vllm-neuron") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let bursts = bursts(&data);
+    let (one, four): (Vec<ProgramRow>, Vec<ProgramRow>) = programs(&bursts, folder.path())
+        .into_iter()
+        .partition(|r| r.deployment.tp == 1);
+    let fit = fitted(one.clone());
+    for param in [StaticParam::CollectiveLatency, StaticParam::CollectiveBandwidth] {
+        let p = &fit.parameters[param as usize];
+        assert!(!p.identified, "{}", p.name);
+        assert!((p.value / p.prior - 1.0).abs() < 0.01 && p.log_sd > 0.9 * p.prior_log_sd);
+    }
+    let draws = fit.parameter_draws();
+    let band = |row: &ProgramRow| {
+        let seconds: Vec<f64> = draws
+            .iter()
+            .map(|d| {
+                StaticStepTime::new(&row.deployment, *d, &[])
+                    .unwrap()
+                    .step_s(row.program)
+            })
+            .collect();
+        (quantile(&seconds, 0.05), quantile(&seconds, 0.95))
+    };
+    let width = |rows: &[ProgramRow]| {
+        let widths: Vec<f64> = rows
+            .iter()
+            .map(|r| {
+                let (l, h) = band(r);
+                (h / l).ln()
+            })
+            .collect();
+        median(&widths)
+    };
+    assert!(
+        width(&four) > 2.0 * width(&one),
+        "{} {}",
+        width(&four),
+        width(&one)
+    );
+    let clean: Vec<&ProgramRow> = four
+        .iter()
+        .filter(|r| r.log_sd.is_none() && r.kind == RowKind::Program)
+        .collect();
+    let inside = clean
+        .iter()
+        .filter(|r| {
+            let (l, h) = band(r);
+            (l..=h).contains(&r.seconds)
+        })
+        .count();
+    assert!(inside * 10 >= clean.len() * 8, "{inside} of {}", clean.len());
 }
 
 /// One request of the server on Inferentia2.
@@ -461,6 +518,5 @@ fn the_gaps_of_a_loaded_server_on_inferentia2_are_met() {
     }
     // Stalls are one run's, so their number is that of all requests.
     check("stalls", stalls.len() as f64, split(&all).1.len() as f64, 0.10);
-    println!("{report}");
     assert!(wrong.is_empty(), "{wrong:#?}\nall:\n{report}");
 }
