@@ -4,9 +4,11 @@ use super::manifest::ClockSide;
 use super::observe::Capture;
 use crate::engine::FinishReason;
 use crate::input::InputError;
+use crate::metric::diagnose::{ClientView, Diagnosis, Limits, ServerView};
 use crate::metric::summary::{Boundary, SummaryOptions};
 use crate::metric::window::Window;
-use crate::record::{ReplicaRecord, RequestRecord, RunRecord, Status, TokenLog};
+use crate::record::import::{ClientRun, Clock};
+use crate::record::{ReplicaRecord, RequestRecord, RunRecord, Scrape, Status, TokenLog};
 use crate::units::{SimDuration, SimTime};
 
 /// The raw events of a capture's run. Arrival is the due time; tokens are visible when their step ends.
@@ -71,6 +73,50 @@ pub fn record_of(capture: &Capture) -> Result<RunRecord, InputError> {
         replicas: vec![replica],
         end,
     })
+}
+
+/// What held an imported run back: the client's file beside the engine's own steps if the capture has them, else
+/// beside scrapes (on the client's clock), else alone. `stated` is what the user said of the server; the knobs of an
+/// engine's own capture are facts, those of any other may have been assumed and are not used.
+///
+/// # Errors
+/// As [`record_of`].
+pub fn diagnose(
+    run: &ClientRun,
+    capture: &Capture,
+    scrapes: Option<&[Scrape]>,
+    stated: &Limits,
+) -> Result<Diagnosis, InputError> {
+    let mut limits = Limits {
+        concurrency: run.concurrency,
+        ..*stated
+    };
+    if capture.has_steps() {
+        let knobs = &capture.manifest.engine_effective;
+        limits.max_num_seqs = Some(knobs.max_num_seqs);
+        limits.block_size = Some(knobs.block_size);
+        limits.first_chunk = knobs
+            .enable_chunked_prefill
+            .then_some(knobs.max_num_batched_tokens);
+        let t0 = match run.clock {
+            Clock::Unix => capture.manifest.t0_unix_s,
+            Clock::Monotonic => capture.manifest.t0_monotonic_s,
+            Clock::Own => None,
+        };
+        let record = record_of(capture)?;
+        let server = ServerView::of_record(&record, &limits);
+        let client = match t0 {
+            Some(t0) => ClientView::of_client(run, run.t0_s - t0),
+            None => ClientView::of_record(&record),
+        };
+        return Ok(Diagnosis::of(&client, server.as_ref(), &Window::WHOLE, &limits));
+    }
+    let prompts: Vec<u32> = run.completed().filter_map(|r| r.input_tokens).collect();
+    let tokens: u64 = prompts.iter().map(|&n| u64::from(n)).sum();
+    let mean_prompt = (!prompts.is_empty()).then(|| tokens as f64 / prompts.len() as f64);
+    let server = scrapes.map(|s| ServerView::of_scrapes(s, mean_prompt, &limits));
+    let client = ClientView::of_client(run, 0.0);
+    Ok(Diagnosis::of(&client, server.as_ref(), &Window::WHOLE, &limits))
 }
 
 /// How a capture's run is to be summarised: what arrives in its warm-up is in no statistic.

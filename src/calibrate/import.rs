@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::assume::KNOBS;
 use crate::input::{InputError, first_existing, read_text, write_atomic};
+use crate::metric::diagnose::Limits;
 use crate::record::import::{ClientRequest, ClientRun, Clock};
 use crate::yaml;
 
@@ -67,6 +68,23 @@ impl ServerFacts {
         }
         self.put(key.trim(), parsed);
         Ok(())
+    }
+
+    /// The limits that they state; what is not among them stays unknown.
+    pub fn limits(&self) -> Limits {
+        let knob = |name: &str| {
+            let at_top = self.0.get(name);
+            let value = at_top.or_else(|| self.0.get("engine_effective")?.get(name))?;
+            value.as_u64().and_then(|n| u32::try_from(n).ok())
+        };
+        Limits {
+            max_num_seqs: knob("max_num_seqs"),
+            replicas: knob("data_parallel_size").unwrap_or(1),
+            usable_blocks: knob("usable_blocks").or(knob("num_gpu_blocks").map(|n| n.saturating_sub(1))),
+            block_size: knob("block_size"),
+            first_chunk: knob("max_num_batched_tokens"),
+            ..Limits::default()
+        }
     }
 
     fn put(&mut self, key: &str, value: Value) {

@@ -7,14 +7,17 @@ use serde_json::{Value, json};
 
 use super::stdout::WIDTH;
 use super::{Outcome, print};
-use crate::calibrate::actual::{record_of, summary_options};
+use crate::calibrate::actual::{diagnose, record_of, summary_options};
 use crate::calibrate::front_end::front_end_of;
 use crate::calibrate::import::{ServerFacts, folders_of, write_capture, write_joined};
 use crate::calibrate::{Capture, TimeUnit};
 use crate::input::{InputError, prepare_output_folder};
 use crate::metric::lens::figures;
 use crate::metric::summary::Summary;
-use crate::record::import::{ClientRun, Clock, ImportOptions, TableOptions, Tool, read};
+use crate::record::Scrape;
+use crate::record::import::{
+    ClientRun, Clock, ImportOptions, ScrapeSeries, TableOptions, Tool, read, read_scrapes,
+};
 use crate::report::import::{Imported, import_text};
 
 /// Make a capture from what a load generator wrote about each request.
@@ -48,6 +51,13 @@ pub struct ImportArgs {
     /// Prompt tokens of every request, where the file does not tell.
     #[arg(long, value_name = "N")]
     input_tokens: Option<u32>,
+    /// Gauges of the server during the run: /metrics scrapes as JSON lines, or a CSV table with a time, running and
+    /// waiting. They decide what held the run back.
+    #[arg(long, value_name = "FILE", conflicts_with = "engine")]
+    gauges: Option<PathBuf>,
+    /// When the first request was sent, on the clock of the gauges' file, where the two files share no clock.
+    #[arg(long, value_name = "SECONDS", requires = "gauges")]
+    gauges_start: Option<f64>,
     /// Requests of the first seconds load the system but are in no statistic.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     warmup: f64,
@@ -89,6 +99,7 @@ pub fn run(args: &ImportArgs) -> anyhow::Result<Outcome> {
         facts.set(text)?;
     }
     let runs = read(&args.file, &options)?;
+    let gauges = args.gauges.as_deref().map(read_scrapes).transpose()?;
     prepare_output_folder(&args.output, args.overwrite)?;
     let folders = folders_of(&runs, &args.output);
     let stem = args
@@ -100,7 +111,7 @@ pub fn run(args: &ImportArgs) -> anyhow::Result<Outcome> {
     let imported = runs
         .into_iter()
         .zip(folders)
-        .map(|(run, folder)| one(run, folder, stem, &facts, args))
+        .map(|(run, folder)| one(run, folder, stem, (&facts, gauges.as_ref()), args))
         .collect::<Result<Vec<_>, InputError>>()?;
     let text = if args.json {
         serde_json::to_string_pretty(&json_of(&imported))? + "\n"
@@ -115,7 +126,7 @@ fn one(
     mut run: ClientRun,
     folder: PathBuf,
     stem: &str,
-    facts: &ServerFacts,
+    (facts, gauges): (&ServerFacts, Option<&ScrapeSeries>),
     args: &ImportArgs,
 ) -> Result<Imported, InputError> {
     std::fs::create_dir_all(&folder)
@@ -139,13 +150,30 @@ fn one(
     if args.engine.is_some() {
         assumptions.extend(run.notes.iter().cloned());
     }
+    let scrapes = match gauges {
+        Some(series) => Some(on_clock(series, &run, args)?),
+        None => None,
+    };
+    let diagnosis = diagnose(&run, &capture, scrapes.as_deref(), &facts.limits())?;
     Ok(Imported {
+        diagnosis,
         figures: figures(&run),
         summary: Summary::of(&record_of(&capture)?, &summary_options(&capture)?),
         front_end: front_end_of(&capture),
         assumptions,
         folder,
         run,
+    })
+}
+
+/// The gauges on the clock of the client's run.
+fn on_clock(series: &ScrapeSeries, run: &ClientRun, args: &ImportArgs) -> Result<Vec<Scrape>, InputError> {
+    series.on_clock_of(run, args.gauges_start).ok_or_else(|| {
+        InputError::new(
+            "--gauges",
+            format!("the file and that of {} share no clock", run.tool),
+        )
+        .allowed("give --gauges-start: when the first request was sent, on the clock of the gauges' file")
     })
 }
 
@@ -204,6 +232,7 @@ fn json_of(imported: &[Imported]) -> Value {
                 "clock": match i.run.clock { Clock::Unix => "unix", Clock::Monotonic => "monotonic", Clock::Own => "own" },
                 "figures": figures,
                 "summary": i.summary,
+                "diagnosis": i.diagnosis,
                 "assumptions": i.assumptions,
                 "front_end": i.front_end.map(|f| json!({
                     "inbound_s": f.inbound_s, "inbound_median_s": f.inbound_median_s,

@@ -8,6 +8,7 @@ mod calibrate_runs;
 mod compare;
 mod completions;
 mod conform;
+mod explain;
 mod import;
 mod output;
 mod preflight;
@@ -111,6 +112,8 @@ pub enum Command {
     Import(import::ImportArgs),
     /// Lay captures of a real engine beside their simulation.
     Compare(compare::CompareArgs),
+    /// Repeat a published load test as a simulated experiment, and explain its figures.
+    Explain(explain::ExplainArgs),
     /// Show a scenario as it is resolved: every value, and where it came from.
     Show(show::ShowArgs),
     /// List the JSON Schemas of the file formats, or print one.
@@ -188,6 +191,7 @@ fn run(cli: &Cli) -> anyhow::Result<Outcome> {
     match &cli.command {
         Command::Preflight(args) => preflight::run(args, &cli.global),
         Command::Simulate(args) => simulate::run(args, &cli.global),
+        Command::Explain(args) => explain::run(args, &cli.global),
         Command::Sweep(args) => sweep::run(args, &cli.global),
         Command::Capacity(args) => sweep::run_capacity(args, &cli.global),
         Command::Conform(args) => conform::run(args),

@@ -6,6 +6,7 @@ use schemars::{Schema, schema_for};
 use super::conform::ConformReport;
 use super::sweep::SweepReport;
 use super::{Outcome, print};
+use crate::explore::published::StudyFile;
 use crate::input::InputError;
 use crate::metric::Summary;
 use crate::profile::{Accelerator, EngineDefaults, Instance, Model};
@@ -39,6 +40,11 @@ pub fn schemas() -> Vec<SchemaEntry> {
             name: "scenario",
             about: "scenario file",
             schema: || schema_for!(Scenario),
+        },
+        SchemaEntry {
+            name: "study",
+            about: "study of a published load test (explain)",
+            schema: || schema_for!(StudyFile),
         },
         SchemaEntry {
             name: "accelerator",

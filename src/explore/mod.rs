@@ -3,7 +3,10 @@
 pub mod capacity;
 pub mod grid;
 pub mod knee;
+mod limits;
 pub mod load;
 pub mod published;
 pub mod study;
 pub mod sweep;
+
+pub use limits::limits_of;

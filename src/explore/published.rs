@@ -1,7 +1,7 @@
 //! A published load test as an experiment: what it printed beside what a simulation of it prints, seed by seed, and
 //! what it could not show.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use rayon::prelude::*;
 use schemars::JsonSchema;
@@ -115,7 +115,7 @@ pub struct CapacitySpec {
 }
 
 /// A printed figure beside the simulated ones.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PrintedFigure {
     /// The load generator's name for it.
     pub name: String,
@@ -261,7 +261,7 @@ impl StudyFile {
 /// # Errors
 /// [`StudyError`] when a scenario cannot be run, or its load generator prints no figure of a name in the study.
 pub fn explain(file: StudyFile, base: &Path, done: impl Fn()) -> Result<Explained, StudyError> {
-    let plan = Plan::load(&base.join(&file.scenario), &[])?;
+    let plan = Plan::load(&beside(base, &file.scenario), &[])?;
     let test = repeated(&plan, &file.printed, file.seeds)?;
     done();
     let mut hypotheses = Vec::new();
@@ -275,7 +275,7 @@ pub fn explain(file: StudyFile, base: &Path, done: impl Fn()) -> Result<Explaine
     }
     let script = match &file.script {
         Some(script) => {
-            let plan = Plan::load(&base.join(&script.scenario), &[])?;
+            let plan = Plan::load(&beside(base, &script.scenario), &[])?;
             Some(repeated(&plan, &script.printed, file.seeds)?)
         }
         None => None,
@@ -355,6 +355,20 @@ fn by_workers(plan: &Plan) -> Result<Vec<WorkerPoint>, StudyError> {
 /// How often [`explain`] says that a part is done.
 pub fn parts(file: &StudyFile) -> u64 {
     (3 + file.hypotheses.len() + file.sweeps.len()) as u64
+}
+
+/// A path relative to a folder, without steps down and up again.
+fn beside(base: &Path, path: &str) -> PathBuf {
+    let mut found = PathBuf::new();
+    for part in base.join(path).components() {
+        let down = matches!(found.components().next_back(), Some(Component::Normal(_)));
+        if part == Component::ParentDir && down {
+            found.pop();
+        } else {
+            found.push(part);
+        }
+    }
+    found
 }
 
 fn overrides(set: &Map<String, Value>) -> Vec<Override> {
@@ -471,6 +485,13 @@ fn nearest_to_medians(by_seed: &[Vec<f64>], figures: &[PrintedFigure]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_go_down_and_up_no_more_than_they_must() {
+        assert_eq!(beside(Path::new("a/b"), "../c.yaml"), Path::new("a/c.yaml"));
+        assert_eq!(beside(Path::new(""), "../c.yaml"), Path::new("../c.yaml"));
+        assert_eq!(beside(Path::new("/a"), "../../c.yaml"), Path::new("/../c.yaml"));
+    }
 
     #[test]
     fn a_printed_figure_is_inside_to_its_last_digit() {

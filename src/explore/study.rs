@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rayon::prelude::*;
 
 use super::capacity::{Capacity, Requirement, Search, find_capacity};
+use super::limits::limits_of;
 use super::load::{LoadPoint, RunOutcome};
 use crate::input::InputError;
 use crate::metric::saturation::ArrivalSpan;
 use crate::metric::streamed::StreamedSummary;
 use crate::metric::summary::Boundary;
-use crate::metric::{Slo, Summary, SummaryOptions, Window};
+use crate::metric::{Diagnosis, Slo, Summary, SummaryOptions, Window};
 use crate::record::RunRecord;
 use crate::scenario::{Machine, Plan, SloTargets};
 use crate::sim::{self, FrontEnd, LoadModel, Pace, SimError, StreamError, WorldConfig};
@@ -36,6 +37,10 @@ const REQUESTS_A_TICK: u64 = 1 << 16;
 const LADDER: u32 = 10;
 /// The boundary is narrowed to this share.
 const PRECISION: f64 = 0.02;
+
+/// Why a run that is summarised while it goes on gets no verdict.
+const NOT_DIAGNOSED: &str =
+    "no diagnosis: it needs the gauges of every step beside the requests that wait, which were not kept";
 
 /// One simulated run and what belongs to it.
 #[derive(Debug)]
@@ -207,7 +212,9 @@ impl Study {
         let trace = plan.trace(replication)?;
         let watched = self.watched();
         let record = sim::run_at(self.pace, &self.world(plan), &watched, &trace)?;
-        let summary = Summary::of(&record, &self.summary_options(plan));
+        let options = self.summary_options(plan);
+        let mut summary = Summary::of(&record, &options);
+        summary.diagnosis = Some(Diagnosis::of_run(&record, &options.window, &limits_of(plan)));
         measures_something(plan, &summary)?;
         Ok(StudyRun {
             record,
@@ -260,7 +267,8 @@ impl Study {
         let mut listeners = told.recorders.into_iter();
         let mut all = listeners.next().unwrap_or_else(listener);
         listeners.for_each(|other| all.merge(other));
-        let summary = all.finish(told.end, &told.replicas);
+        let mut summary = all.finish(told.end, &told.replicas);
+        summary.notes.push(NOT_DIAGNOSED.into());
         measures_something(plan, &summary)?;
         Ok(SummaryRun {
             summary,

@@ -4,6 +4,7 @@
 //! go through the same code.
 
 mod bins;
+pub mod diagnose;
 pub mod export;
 pub mod funnel;
 pub mod gauges;
@@ -14,6 +15,7 @@ pub mod little;
 mod moments;
 pub mod percentile;
 pub mod saturation;
+pub mod scrape;
 mod select;
 pub mod streamed;
 pub mod summary;
@@ -23,6 +25,7 @@ pub mod tool;
 pub mod vllm_bench;
 pub mod window;
 
+pub use diagnose::{Diagnosis, Verdict};
 pub use funnel::Funnel;
 pub use goodput::{Slo, SloReport};
 pub use percentile::{Sample, Stats, Unit};

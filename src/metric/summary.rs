@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::diagnose::Diagnosis;
 use super::funnel::Funnel;
 use super::gauges::Gauges;
 use super::goodput::{Measured, Slo, SloReport, Target};
@@ -197,6 +198,9 @@ pub struct Summary {
     pub in_system_mean: Option<f64>,
     /// How the targets were met; null without targets.
     pub slo: Option<SloReport>,
+    /// What held the run back; absent where what limits the server is not known or its steps were not kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diagnosis: Option<Diagnosis>,
     /// What a reader must know before using a figure.
     pub notes: Vec<String>,
 }
@@ -343,6 +347,7 @@ impl Summary {
             in_system_mean: in_system_mean(&parts.tally.run, parts.end),
             latency: LatencyStats::of(parts.figures),
             slo,
+            diagnosis: None,
             notes: Vec::new(),
         };
         summary.notes = notes(&summary, options, parts.gaps_known);

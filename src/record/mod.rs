@@ -6,8 +6,10 @@ pub mod full;
 pub mod import;
 pub mod recorder;
 pub mod replay;
+pub mod scrape;
 
 pub use events::{LivelockSince, ReplicaRecord, RequestRecord, RunRecord, Segment, Status, TokenLog};
 pub use full::{FullRecorder, ReplicaTotals};
 pub use recorder::{Chunk, Recorder, StepRun};
 pub use replay::{NotReplayable, Telling, replay};
+pub use scrape::Scrape;

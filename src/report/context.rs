@@ -2,7 +2,9 @@
 
 use super::number::counted;
 use crate::kv::sizing::MemoryLedger;
+use crate::scenario::schema::EngineKind;
 use crate::scenario::{Plan, StepTimeSource};
+use crate::sim::{FrontEnd, HostTimes};
 use crate::steptime::Deployment;
 use crate::units::SimDuration;
 
@@ -34,8 +36,12 @@ pub fn context(plan: &Plan) -> Vec<(String, String)> {
         (
             "engine",
             format!(
-                "vLLM {}, max_num_seqs {}, max_num_batched_tokens {}, {} KV blocks of {} tokens",
-                e.behaviour.version, e.max_num_seqs, e.max_num_batched_tokens, e.num_gpu_blocks, e.block_size
+                "{}, max_num_seqs {}, max_num_batched_tokens {}, {} KV blocks of {} tokens",
+                engine_text(plan),
+                e.max_num_seqs,
+                e.max_num_batched_tokens,
+                e.num_gpu_blocks,
+                e.block_size
             ),
         ),
         (
@@ -45,10 +51,7 @@ pub fn context(plan: &Plan) -> Vec<(String, String)> {
         ("step time", step_time),
         ("load", load_text(plan)),
         ("SLO", slo_text(plan)),
-        (
-            "boundary",
-            "engine: from the due time to the token out of the engine; no HTTP, no tokenizer".into(),
-        ),
+        ("boundary", boundary_text(plan).into()),
         (
             "cache",
             format!(
@@ -115,6 +118,29 @@ fn memory_text(ledger: &MemoryLedger) -> String {
         ledger.max_concurrency(),
         ledger.max_model_len
     )
+}
+
+/// Which engine, of which release.
+fn engine_text(plan: &Plan) -> String {
+    let e = &plan.scenario.system.engine;
+    let version = e.version.as_deref().unwrap_or("of unknown release");
+    match e.kind {
+        Some(EngineKind::Neuron) => {
+            let base = plan.world(HostTimes::default()).engine.behaviour.version;
+            format!("AWS Neuron plugin {version} on vLLM (rules of {base})")
+        }
+        Some(EngineKind::Vllm) | None => format!("vLLM {version}"),
+    }
+}
+
+/// Where latencies start and end.
+fn boundary_text(plan: &Plan) -> &'static str {
+    let through_front_end = plan.machine().is_ok_and(|m| m.front_end != FrontEnd::default());
+    if through_front_end {
+        "serving: from the client's due time to the token at the client, HTTP and tokenizer included"
+    } else {
+        "engine: from the due time to the token out of the engine; no HTTP, no tokenizer"
+    }
 }
 
 fn policy(policy: crate::engine::vllm::Policy) -> &'static str {

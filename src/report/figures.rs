@@ -53,6 +53,51 @@ pub struct PredictedActual {
     pub groups: Vec<Curve>,
 }
 
+/// What gauges or counters showed over time, each value holding until the next.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct OverTime {
+    /// What it shows.
+    pub title: String,
+    /// What the vertical axis counts: `requests`.
+    pub quantity: String,
+    /// Its unit; empty for a number of things that the quantity names.
+    pub unit: String,
+    /// Exact curves: points of (seconds, value), held until the next.
+    pub curves: Vec<Curve>,
+    /// Readings now and then, drawn as dots.
+    pub readings: Vec<Curve>,
+    /// When load was offered, in seconds.
+    pub load: Option<(f64, f64)>,
+}
+
+/// The distribution of a simulated quantity with measured percentiles as dots on it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct MeasuredDistribution {
+    /// Which quantity: `TTFT`.
+    pub quantity: String,
+    /// Its unit.
+    pub unit: String,
+    /// Simulated: points of (value, share at or below).
+    pub curves: Vec<Curve>,
+    /// Measured: points of (value, share), such as (0.2417, 0.5) for a median.
+    pub measured: Vec<(f64, f64)>,
+}
+
+/// A histogram with measured values as lines.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Histogram {
+    /// Which quantity: `TTFT p50 over 200 seeds`.
+    pub quantity: String,
+    /// Its unit.
+    pub unit: String,
+    /// The values, in any order; those that are not finite are left out.
+    pub values: Vec<f64>,
+    /// Bars; 0 counts as 1.
+    pub bins: u32,
+    /// Measured values by name.
+    pub measured: Vec<(String, f64)>,
+}
+
 /// Seconds or milliseconds, whichever gives numbers that people read: unit and factor.
 fn time_unit(seconds: impl Iterator<Item = f64>) -> (&'static str, f64) {
     let largest = seconds.filter(|s| s.is_finite()).fold(0.0, f64::max);
@@ -137,6 +182,77 @@ impl Goodput {
             y: Axis::linear("goodput", "requests/s"),
             series: series(&self.curves, Mark::LineAndDots, (1.0, 1.0)),
             guides: [knee, line, capacity].into_iter().flatten().collect(),
+        }
+    }
+}
+
+impl OverTime {
+    /// The plot.
+    pub fn plot(&self) -> Plot {
+        let load = self.load.map(|(from, to)| Guide::Band {
+            from,
+            to,
+            label: "load offered".into(),
+        });
+        let mut all = series(&self.curves, Mark::Stairs, (1.0, 1.0));
+        all.extend(series(&self.readings, Mark::Dots, (1.0, 1.0)));
+        Plot {
+            title: self.title.clone(),
+            x: Axis::linear("time", "s"),
+            y: Axis::linear(self.quantity.clone(), self.unit.clone()),
+            series: all,
+            guides: load.into_iter().collect(),
+        }
+    }
+}
+
+impl MeasuredDistribution {
+    /// The plot, on linear axes.
+    pub fn plot(&self) -> Plot {
+        let mut all = series(&self.curves, Mark::Steps, (1.0, 1.0));
+        let measured = [("measured".to_owned(), self.measured.clone())];
+        all.extend(series(&measured, Mark::Dots, (1.0, 1.0)));
+        Plot {
+            title: format!("{}, simulated and measured", self.quantity),
+            x: Axis::linear(self.quantity.clone(), self.unit.clone()),
+            y: Axis::linear("share at or below", ""),
+            series: all,
+            guides: Vec::new(),
+        }
+    }
+}
+
+impl Histogram {
+    /// The plot: each bar at the middle of its bin.
+    pub fn plot(&self) -> Plot {
+        let finite = || self.values.iter().copied().filter(|v| v.is_finite());
+        let low = finite().fold(f64::INFINITY, f64::min);
+        let high = finite().fold(f64::NEG_INFINITY, f64::max);
+        let bins = self.bins.max(1) as usize;
+        // Values that are all the same still make a bar.
+        let width = if high > low {
+            (high - low) / bins as f64
+        } else {
+            1.0
+        };
+        let mut counts = vec![0u64; if high >= low { bins } else { 0 }];
+        for value in finite() {
+            counts[(((value - low) / width) as usize).min(bins - 1)] += 1;
+        }
+        let bars = counts.iter().enumerate();
+        let points = bars
+            .map(|(i, &n)| ((i as f64 + 0.5).mul_add(width, low), n as f64))
+            .collect();
+        let lines = self.measured.iter().map(|(name, x)| Guide::Vertical {
+            x: *x,
+            label: format!("{name} {} {}", short(*x), self.unit),
+        });
+        Plot {
+            title: self.quantity.clone(),
+            x: Axis::linear(self.quantity.clone(), self.unit.clone()),
+            y: Axis::linear("values", ""),
+            series: series(&[("simulated".to_owned(), points)], Mark::Bars, (1.0, 1.0)),
+            guides: lines.collect(),
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+use super::diagnosis_tables::diagnosis_tables;
 use super::table::{Cell, Column, Table};
 use crate::calibrate::front_end::FrontEndFit;
-use crate::metric::Stats;
 use crate::metric::lens::LensFigure;
 use crate::metric::summary::Summary;
+use crate::metric::{Diagnosis, Stats};
 use crate::record::import::ClientRun;
 
 /// A recomputed figure further than this from the printed one is pointed out.
@@ -23,6 +24,8 @@ pub struct Imported {
     pub figures: Vec<LensFigure>,
     /// Ours, by the contract's definitions.
     pub summary: Summary,
+    /// What held the run back.
+    pub diagnosis: Diagnosis,
     /// What was assumed.
     pub assumptions: Vec<String>,
     /// The front end, where both clocks are there.
@@ -44,6 +47,7 @@ fn run_text(imported: &Imported, width: Option<u16>) -> String {
         parts.push(check_line(&imported.figures));
     }
     parts.push(our_table(&imported.summary).terminal(width));
+    parts.extend(diagnosis_tables(&imported.diagnosis).map(|t| t.terminal(width)));
     if let Some(f) = imported.front_end {
         parts.push(front_end_line(&f));
     }

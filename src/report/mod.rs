@@ -2,11 +2,13 @@
 
 pub mod compare;
 pub mod context;
+pub mod diagnosis_tables;
 pub mod escape;
 pub mod figures;
 pub mod fit_tables;
 pub mod html;
 pub mod import;
+pub mod notebook;
 pub mod number;
 pub mod plot;
 pub mod preflight_page;

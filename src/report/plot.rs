@@ -85,6 +85,12 @@ pub enum Mark {
     Steps,
     /// Dots alone.
     Dots,
+    /// Straight lines alone, for many points.
+    Line,
+    /// A value that holds until the next: a gauge or a counter over time.
+    Stairs,
+    /// Upright bars from 0, as wide as the closest two points are apart: a histogram.
+    Bars,
 }
 
 /// Named data.

@@ -1,5 +1,6 @@
 //! Tables of one run's summary.
 
+use super::diagnosis_tables::diagnosis_tables;
 use super::table::{Cell, Column, Table};
 use crate::metric::Summary;
 use crate::metric::summary::Boundary;
@@ -12,7 +13,8 @@ pub fn summary_tables(summary: &Summary) -> Vec<Table> {
         targets(summary),
         Some(latencies(summary)),
     ];
-    tables.into_iter().flatten().collect()
+    let diagnosis = summary.diagnosis.iter().flat_map(diagnosis_tables);
+    tables.into_iter().flatten().chain(diagnosis).collect()
 }
 
 /// How far the offered requests came.

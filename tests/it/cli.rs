@@ -5,6 +5,7 @@ mod calibrate;
 mod calibrate_kernels;
 mod compare;
 mod conform;
+mod explain;
 mod neuron;
 mod preflight;
 mod profile;

@@ -5,6 +5,7 @@ mod captures;
 mod cli;
 mod clients;
 mod conform;
+mod diagnosis;
 mod import;
 mod leaping;
 mod neuron_fits;

@@ -8,6 +8,7 @@ mod genai_perf;
 mod guidellm;
 mod inference_perf;
 mod llmperf;
+mod scrapes;
 mod table;
 mod vllm_bench;
 
@@ -19,6 +20,7 @@ use serde_json::Value;
 
 use crate::input::{InputError, read_text};
 
+pub use scrapes::{ScrapeSeries, read_scrapes};
 pub use table::{Columns, TableOptions};
 
 /// Most tokens of one request; more is a broken file.

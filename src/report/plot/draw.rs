@@ -79,7 +79,9 @@ fn draw(plot: &Plot, root: &Area<'_>) -> Drawn {
     let legend = draw_legend(plot, root)?;
     let (_, chart_area) = root.split_vertically(TITLE_HEIGHT + legend);
     let xs = || plot.series.iter().flat_map(|s| &s.points);
-    let x = Span::of(xs().map(|p| p.0).chain(guide_xs(&plot.guides)), plot.x.scale);
+    let edges = || plot.series.iter().flat_map(bar_edges);
+    let x = xs().map(|p| p.0).chain(edges()).chain(guide_xs(&plot.guides));
+    let x = Span::of(x, plot.x.scale);
     let y = Span::of(xs().map(|p| p.1).chain(guide_ys(&plot.guides)), plot.y.scale);
     let (Some(x), Some(y), true) = (x, y, xs().any(|p| p.0.is_finite() && p.1.is_finite())) else {
         let centre = (WIDTH as i32 / 2, HEIGHT as i32 / 2 - TITLE_HEIGHT);
@@ -119,6 +121,29 @@ fn draw(plot: &Plot, root: &Area<'_>) -> Drawn {
         draw_series(&mut chart, series, colour(i), &x, &y)?;
     }
     Ok(())
+}
+
+/// Half the distance of the two closest points of a series of bars; half a unit when there is but one.
+fn half_bar(series: &Series) -> f64 {
+    let finite = series.points.iter().map(|p| p.0).filter(|x| x.abs() <= 1e280);
+    let mut xs: Vec<f64> = finite.collect();
+    xs.sort_by(f64::total_cmp);
+    let gaps = xs.windows(2).map(|w| w[1] - w[0]).filter(|&gap| gap > 0.0);
+    let closest = gaps.fold(f64::INFINITY, f64::min);
+    if closest.is_finite() { closest / 2.0 } else { 0.5 }
+}
+
+/// Where the bars of a series begin and end; nothing for other marks.
+fn bar_edges(series: &Series) -> Vec<f64> {
+    if series.mark != Mark::Bars {
+        return Vec::new();
+    }
+    let half = half_bar(series);
+    series
+        .points
+        .iter()
+        .flat_map(|p| [p.0 - half, p.0 + half])
+        .collect()
 }
 
 /// Guides that name a place on the x axis widen it, so that a target is seen even when all data lie below.
@@ -161,6 +186,31 @@ fn draw_series(chart: &mut Chart<'_, '_>, series: &Series, colour: RGBColor, x: 
                 corners.push(point);
             }
             chart.draw_series(LineSeries::new(corners, line))?;
+        }
+        Mark::Line => {
+            chart.draw_series(LineSeries::new(shown, line))?;
+        }
+        Mark::Stairs => {
+            let mut corners = Vec::with_capacity(shown.len() * 2);
+            for (i, &point) in shown.iter().enumerate() {
+                if i > 0 {
+                    corners.push((point.0, shown[i - 1].1));
+                }
+                corners.push(point);
+            }
+            chart.draw_series(LineSeries::new(corners, line))?;
+        }
+        Mark::Bars => {
+            let (half, xs, ys) = (half_bar(series), x.range(), y.range());
+            // On a logarithmic axis there is no 0: bars then stand on its lower end.
+            let ground = 0f64.clamp(ys.start, ys.end);
+            chart.draw_series(shown.iter().map(|&(at, height)| {
+                let corners = [
+                    ((at - half).max(xs.start), ground),
+                    ((at + half).min(xs.end), height),
+                ];
+                Rectangle::new(corners, colour.mix(0.6).filled())
+            }))?;
         }
         Mark::Dots => {
             chart.draw_series(
@@ -252,6 +302,7 @@ fn draw_legend(plot: &Plot, root: &Area<'_>) -> Result<i32, Box<dyn Error>> {
         bottom = Some(y);
         let (left, right) = ((x, y), (x + 18, y));
         match kind {
+            Ok((Mark::Bars, colour)) => root.draw(&swatch(x, y, colour.mix(0.6)))?,
             Ok((Mark::Dots, colour)) => root.draw(&Circle::new((x + 9, y), 4, colour.filled()))?,
             Ok((mark, colour)) => {
                 root.draw(&PathElement::new(vec![left, right], colour.stroke_width(2)))?;

@@ -1,7 +1,9 @@
 //! What every plot must survive, and that its CSV holds what it shows.
 
 use super::*;
-use crate::report::figures::{Distribution, Goodput, PredictedActual, ThroughputLatency};
+use crate::report::figures::{
+    Distribution, Goodput, Histogram, MeasuredDistribution, OverTime, PredictedActual, ThroughputLatency,
+};
 
 fn all_with(points: &[(f64, f64)]) -> Vec<Plot> {
     let curves = vec![("a".to_owned(), points.to_vec())];
@@ -29,7 +31,31 @@ fn all_with(points: &[(f64, f64)]) -> Vec<Plot> {
         PredictedActual {
             quantity: "latency".into(),
             unit: "s".into(),
-            groups: curves,
+            groups: curves.clone(),
+        }
+        .plot(),
+        OverTime {
+            title: "running".into(),
+            quantity: "requests".into(),
+            unit: String::new(),
+            curves: curves.clone(),
+            readings: curves.clone(),
+            load: Some((1.0, 2.0)),
+        }
+        .plot(),
+        MeasuredDistribution {
+            quantity: "TTFT".into(),
+            unit: "s".into(),
+            curves,
+            measured: points.to_vec(),
+        }
+        .plot(),
+        Histogram {
+            quantity: "TTFT".into(),
+            unit: "s".into(),
+            values: points.iter().map(|p| p.0).collect(),
+            bins: 7,
+            measured: vec![("median".into(), 0.2)],
         }
         .plot(),
     ]
@@ -122,4 +148,59 @@ fn a_plot_is_written_with_its_data_beside_it() {
     let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
     assert!(read("ttft.svg").contains("Distribution of ITL"));
     assert_eq!(read("ttft.csv"), all_with(&[(1.0, 0.1)])[1].csv());
+}
+
+#[test]
+fn a_histogram_counts_every_value_once() {
+    let plot = Histogram {
+        quantity: "TTFT".into(),
+        unit: "s".into(),
+        values: vec![1.0, 1.1, 2.0, 3.0, f64::NAN],
+        bins: 4,
+        measured: vec![("measured".into(), 2.5)],
+    }
+    .plot();
+    assert_eq!(
+        plot.series[0].points,
+        [(1.25, 2.0), (1.75, 0.0), (2.25, 1.0), (2.75, 1.0)]
+    );
+    // Four bars of three kinds of height, and the frame of none: one rectangle each.
+    let bars = |plot: &Plot| plot.svg().matches("<rect").count();
+    let mut fewer = plot.clone();
+    fewer.series[0].points.pop();
+    assert_eq!(bars(&plot), bars(&fewer) + 1);
+    assert_eq!(plot.guides[0].label(), "measured 2.5 s");
+}
+
+#[test]
+fn stairs_hold_a_value_until_the_next() {
+    let plot = |mark| {
+        let series = Series {
+            name: String::new(),
+            mark,
+            points: vec![(0.0, 1.0), (1.0, 3.0), (2.0, 0.0)],
+        };
+        Plot {
+            title: "t".into(),
+            x: Axis::linear("time", "s"),
+            y: Axis::linear("running", "requests"),
+            series: vec![series],
+            guides: Vec::new(),
+        }
+    };
+    let corners = |mark| {
+        let svg = plot(mark).svg();
+        let data = svg
+            .split("<polyline")
+            .filter(|l| l.contains("#2F7ED8"))
+            .next()
+            .unwrap_or_default();
+        let points = data
+            .split("points=\"")
+            .nth(1)
+            .and_then(|p| p.split('"').next())
+            .unwrap_or_default();
+        points.split_whitespace().count()
+    };
+    assert_eq!((corners(Mark::Line), corners(Mark::Stairs)), (3, 5));
 }

@@ -46,9 +46,13 @@ fn text(words: impl Into<String>) -> Block {
     Block::Text(words.into())
 }
 
-/// A number in running text.
+/// A number in running text: whole ones without decimals.
 fn n(value: f64) -> String {
-    significant(value, 3)
+    if value.fract().abs() < 1e-9 && value.abs() < 1e6 {
+        format!("{value:.0}")
+    } else {
+        significant(value, 3)
+    }
 }
 
 /// What was printed under a name, in the study file.
@@ -70,7 +74,7 @@ fn stairs(name: impl Into<String>, points: Vec<(f64, f64)>) -> Series {
 }
 
 /// Printed figures beside the simulated ones.
-fn figures_table(title: &str, outcome: &Repeated, seeds: u32) -> Table {
+pub fn figures_table(title: &str, outcome: &Repeated, seeds: u32) -> Table {
     let mut table = Table::new(
         title,
         vec![

@@ -207,7 +207,9 @@ fn input_over_output(e: &Explained) -> f64 {
 /// What the test did not vary.
 pub fn sweeps(e: &Explained) -> Section {
     let mut blocks = vec![text(format!(
-        "The test measured one configuration at one load of {} clients. The same scenario, varied; each row is one seed.",
+        "The test measured one configuration at one load of {} clients. The same scenario, varied; each row is one seed. \
+         Only the programs of the test itself are known; what other seats, buckets and ranks take is the fitted model's \
+         extrapolation.",
         n(clients(&e.test))
     ))];
     for (spec, configurations) in e.file.sweeps.iter().zip(&e.sweeps) {

@@ -161,6 +161,15 @@ impl ClockSplit {
     }
 }
 
+/// Little's law with the requests that the load generator counted, over its whole clock.
+fn counted_in_flight(run: &RunRecord) -> f64 {
+    let spent: f64 = Window::WHOLE
+        .select(run)
+        .filter_map(|r| Some(r.last_token?.since(r.sent).as_secs_f64()))
+        .sum();
+    spent / run.end.as_secs_f64()
+}
+
 /// Little's law both ways.
 pub fn in_flight(e: &Explained) -> Section {
     let run = &e.test.run.record;
@@ -188,12 +197,15 @@ pub fn in_flight(e: &Explained) -> Section {
     }
     let clients = clients(&e.test);
     let whole = flying.mean(0.0, split.end);
+    let counted = counted_in_flight(run);
     let full = flying.mean(split.all_at_work, split.last_full);
     let seats = e.test.plan.world(HostTimes::default()).engine.max_num_seqs;
     let mut blocks = Vec::new();
+    let mut quotient = None;
     let tokens = printed(&e.test.figures, "results_number_output_tokens_mean");
     let rates = printed(&e.test.figures, RATE).zip(tokens);
     if let Some((e2e, (rate, tokens))) = printed(&e.test.figures, E2E).zip(rates) {
+        quotient = Some(rate / tokens * e2e);
         blocks.push(text(format!(
             "Little's law on what was printed: {} tokens/s of {} tokens each are {} requests/s; times a mean latency \
              of {} s there were {} requests in flight, at {clients} concurrent ones. That number is not how many the \
@@ -206,10 +218,12 @@ pub fn in_flight(e: &Explained) -> Section {
         )));
     }
     blocks.push(text(format!(
-        "In the simulation {} of {clients} are in flight over the load generator's clock, too, and {} while all clients \
-         are at work: the rest of the clock is start-up, staggered starts and the wait for the last answers. A client \
-         that waits for one of the {seats} seats is in flight for itself and not running for the server, so the mean \
-         over the clock lies near {seats} by chance, not because {seats} were admitted.",
+        "The same arithmetic on the simulated run gives {}: the latencies of the counted requests, over a clock that also \
+         runs while nothing is sent yet, while clients start one after another, and while surplus requests are waited \
+         for that are not counted. With those requests {} are in flight over the clock; while all clients are at work it \
+         is {} of {clients}. A client that waits for one of the {seats} seats is in flight for itself and not running \
+         for the server, so the quotient lies near {seats} by chance, not because {seats} were admitted.",
+        n(counted),
         n(whole),
         n(full)
     )));
@@ -221,7 +235,10 @@ pub fn in_flight(e: &Explained) -> Section {
         true,
     )));
     Section {
-        heading: format!("Why {} in flight at concurrency {clients}", n(whole)),
+        heading: format!(
+            "Why {} in flight at concurrency {clients}",
+            n(quotient.unwrap_or(counted))
+        ),
         blocks,
     }
 }
@@ -293,7 +310,24 @@ pub fn hypotheses(e: &Explained) -> Section {
         } else {
             set.join(", ")
         };
-        blocks.push(text(format!("{}: {} ({differs})", h.spec.name, h.spec.says)));
+        let figures = &h.outcome.figures;
+        let inside = figures.iter().filter(|f| f.is_inside()).count();
+        let farthest = figures
+            .iter()
+            .max_by(|a, b| a.relative_error().abs().total_cmp(&b.relative_error().abs()));
+        let farthest = farthest.map_or(String::new(), |f| {
+            format!(
+                "; farthest off is {} ({:+.0} %)",
+                f.name,
+                100.0 * f.relative_error()
+            )
+        });
+        blocks.push(text(format!(
+            "If {}: {} ({differs}.) {inside} of {} printed figures lie in its band{farthest}.",
+            h.spec.name,
+            h.spec.says,
+            figures.len()
+        )));
     }
     blocks.extend([Block::Table(table), Block::Table(gauges)]);
     for h in &e.hypotheses {
