@@ -221,28 +221,39 @@ enum Kind {
     Bucket,
 }
 
+/// Rows that tell how good a fit is: clean measurements, and all where these are of too few deployments.
+fn yardstick<'a>(rows: &[&'a ProgramRow]) -> Vec<&'a ProgramRow> {
+    let clean: Vec<&ProgramRow> = rows.iter().filter(|r| r.log_sd.is_none()).copied().collect();
+    let groups: BTreeSet<String> = clean.iter().map(|r| r.group()).collect();
+    if groups.len() < FEW_GROUPS {
+        rows.to_vec()
+    } else {
+        clean
+    }
+}
+
 fn left_out(rows: &[&ProgramRow], priors: &StaticPriors) -> Result<LeftOut, MissingFigure> {
-    // Figures of doubtful scatter are no yardstick: they stay in.
-    let clean = || rows.iter().filter(|r| r.log_sd.is_none());
-    let groups: BTreeSet<String> = clean().map(|r| r.group()).collect();
+    let told = yardstick(rows);
+    let groups: BTreeSet<String> = told.iter().map(|r| r.group()).collect();
     let mut cases: BTreeSet<(Kind, String)> = groups
         .iter()
         .filter(|_| groups.len() > 1)
         .map(|g| (Kind::Deployment, g.clone()))
         .collect();
-    let buckets: BTreeSet<String> = clean().filter_map(|r| bucket(r)).collect();
+    // A bucket beside others of the same model and split.
+    let buckets: BTreeSet<(String, String)> = told.iter().filter_map(|r| bucket(r)).collect();
     cases.extend(
         buckets
-            .into_iter()
-            .filter(|b| clean().filter(|r| bucket(r).as_ref() != Some(b)).count() > 1)
-            .map(|b| (Kind::Bucket, b)),
+            .iter()
+            .filter(|(of, bucket)| buckets.iter().any(|(o, b)| o == of && b != bucket))
+            .map(|(of, bucket)| (Kind::Bucket, format!("{of}, {bucket}"))),
     );
     let out: Vec<Vec<(Kind, FitError)>> = cases
         .into_par_iter()
         .map(|(kind, what)| {
             let goes = |r: &&&ProgramRow| match kind {
                 Kind::Deployment => r.group() == what,
-                Kind::Bucket => r.log_sd.is_none() && bucket(r).as_ref() == Some(&what),
+                Kind::Bucket => bucket(r).is_some_and(|(of, bucket)| format!("{of}, {bucket}") == what),
             };
             let kept: Vec<&ProgramRow> = rows.iter().filter(|r| !goes(r)).copied().collect();
             let gone: Vec<&ProgramRow> = rows.iter().filter(goes).copied().collect();
@@ -254,13 +265,13 @@ fn left_out(rows: &[&ProgramRow], priors: &StaticPriors) -> Result<LeftOut, Miss
     Ok(out.into_iter().flatten().collect())
 }
 
-/// A bucket of prompts of a model at one degree of tensor parallelism.
-fn bucket(row: &ProgramRow) -> Option<String> {
+/// A model at one degree of tensor parallelism, and a bucket of its prompts.
+fn bucket(row: &ProgramRow) -> Option<(String, String)> {
     let d = &row.deployment;
     match row.program {
-        Program::ContextEncoding { tokens, .. } => Some(format!(
-            "{} {} {} tp {}, prompts of bucket {tokens}",
-            d.accelerator.name, d.model.name, d.dtype, d.tp
+        Program::ContextEncoding { tokens, .. } => Some((
+            format!("{} {} {} tp {}", d.accelerator.name, d.model.name, d.dtype, d.tp),
+            format!("prompts of bucket {tokens}"),
         )),
         Program::TokenGeneration { .. } => None,
     }
@@ -422,7 +433,7 @@ fn misfit(rows: &[&ProgramRow], held_out: &LeftOut) -> Vec<Misfit> {
     } else {
         of_groups
     };
-    let models: BTreeSet<&str> = rows.iter().map(|r| r.deployment.model.name.as_str()).collect();
+    let models = models(&yardstick(rows));
     let new_model = if models.len() < 2 {
         speed.hypot(NEW_MODEL)
     } else {
@@ -435,6 +446,7 @@ fn misfit(rows: &[&ProgramRow], held_out: &LeftOut) -> Vec<Misfit> {
         n: n as u32,
     };
     let mut out = vec![
+        misfit("step", "measured", SCATTER, 0),
         misfit("step", "run", speed, speeds.len()),
         misfit("step", "new_model", new_model, speeds.len()),
     ];
@@ -450,6 +462,10 @@ fn misfit(rows: &[&ProgramRow], held_out: &LeftOut) -> Vec<Misfit> {
     out
 }
 
+fn models<'a>(rows: &[&'a ProgramRow]) -> BTreeSet<&'a str> {
+    rows.iter().map(|r| r.deployment.model.name.as_str()).collect()
+}
+
 /// How thin the evidence is.
 fn thin(rows: &[&ProgramRow], held_out: &LeftOut) -> Vec<String> {
     let groups: BTreeSet<String> = rows.iter().map(|r| r.group()).collect();
@@ -458,14 +474,15 @@ fn thin(rows: &[&ProgramRow], held_out: &LeftOut) -> Vec<String> {
         .filter(|(kind, _)| *kind == Kind::Deployment)
         .map(|(_, e)| e.of.as_str())
         .collect();
-    let models: BTreeSet<&str> = rows.iter().map(|r| r.deployment.model.name.as_str()).collect();
+    let models = models(&yardstick(rows));
     let splits: BTreeSet<u32> = rows.iter().map(|r| r.deployment.tp).collect();
     let mut out = vec![format!(
-        "evidence: {} figures of {} deployment(s), {} model(s), {} degree(s) of tensor parallelism",
+        "evidence: {} figures of {} deployment(s), {} degree(s) of tensor parallelism; {} of the figures are published or \
+         of other software and have a scatter of their own",
         rows.len(),
         groups.len(),
-        models.len(),
-        splits.len()
+        splits.len(),
+        rows.iter().filter(|r| r.log_sd.is_some()).count()
     )];
     if tested.len() < FEW_GROUPS {
         out.push(format!(
@@ -477,7 +494,7 @@ fn thin(rows: &[&ProgramRow], held_out: &LeftOut) -> Vec<String> {
     }
     if models.len() < 2 {
         out.push(format!(
-            "only one model: another is expected to miss by a further {:.0} %, which is a guess",
+            "clean measurements of one model alone: another is expected to miss by a further {:.0} %, which is a guess",
             100.0 * NEW_MODEL
         ));
     }

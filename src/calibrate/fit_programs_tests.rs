@@ -84,7 +84,7 @@ fn programs_are_medians_and_lone_prompts_stand_in_without_their_front_end() {
         sorted[0].seconds - front_end,
         max_relative = 1e-12
     );
-    let mut twice: Vec<ProgramRow> = rows[..1].repeat(3);
+    let mut twice = vec![rows[0].clone(); 3];
     twice[0].seconds = 0.1;
     twice[1].seconds = 0.3;
     twice[2].seconds = 0.2;

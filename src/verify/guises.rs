@@ -70,6 +70,8 @@ struct Known<'a, P> {
     misfit: &'a [Misfit],
     hull: Vec<(String, f64, f64)>,
     beyond: BTreeSet<String>,
+    /// Share of the deployment's compiled programs that were measured on one just like it.
+    measured_share: f64,
 }
 
 impl<P> Known<'_, P> {
@@ -90,6 +92,9 @@ impl<P> Known<'_, P> {
             .step_misfit(kind)
             .or_else(|| self.step_misfit("any"))
             .unwrap_or(NEW_DEVICE);
+        if let Some(measured) = self.step_misfit("measured") {
+            speed = self.measured_share * measured + (1.0 - self.measured_share) * speed;
+        }
         if beyond.contains("accelerator") {
             speed = speed.hypot(NEW_DEVICE);
         }
@@ -279,6 +284,7 @@ impl Guises {
             misfit: &fit.misfit,
             hull: fit.hull.iter().map(|r| (r.axis.clone(), r.low, r.high)).collect(),
             beyond,
+            measured_share: 0.0,
         };
         Self::drawn(known, fit.values(), deployment, model)
     }
@@ -308,7 +314,11 @@ impl Guises {
                 stall: None,
             })
         };
+        let times = StaticStepTime::new(deployment, fit.values(), &fit.programs)
+            .map_err(|e| InputError::in_file(path, e.to_string()).at("system"))?;
+        let derived = times.derived_programs().count() as f64 / times.programs().max(1) as f64;
         let known = Known {
+            measured_share: 1.0 - derived,
             draws: fit.parameter_draws(),
             misfit: &fit.misfit,
             // A batch is padded to a compiled shape, so it leaves what was seen only as its deployment does.

@@ -172,7 +172,9 @@ fn command(args: &ProgramsArgs) -> String {
         words.push(format!("--priors {} --widen {}", priors.display(), args.widen));
     }
     words.extend(args.own_priors.iter().map(|p| format!("--prior {p}")));
-    words.extend(args.engine.iter().map(|e| format!("--engine '{e}'")));
+    words.extend(args.engine.iter().map(|e| format!("--engine {e:?}")));
+    words.extend(args.note.iter().map(|n| format!("--note {n:?}")));
+    words.extend(args.no_hold_out.then(|| "--no-hold-out".to_owned()));
     words.extend(args.name.iter().map(|n| format!("--name {n}")));
     words.push(format!("-o {}", args.output.display()));
     words.join(" ")

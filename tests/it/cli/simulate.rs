@@ -445,6 +445,7 @@ fn a_thread_pool_counts_words_and_has_no_ttft() {
     close(lens["p99_latency_s"], latencies[29]);
     close(lens["tokens_per_second"], words / latencies.iter().sum::<f64>());
     close(lens["words_per_response"], words / 30.0);
+}
 
 #[test]
 fn the_diagnosis_follows_the_scenario() {
