@@ -76,13 +76,14 @@ fn gauges_decide_what_a_client_alone_cannot_tell() {
     assert_eq!(scraped.verdict, Verdict::Server, "{scraped:?}");
     let steps = with_engine(&loaded, "result.json");
     assert_eq!(steps.verdict, Verdict::Server, "{steps:?}");
-    // Scrapes once a second find the means that every step gives.
+    // Scrapes once a second come near the means that every step gives: of 16 one falls into the ramp, and published
+    // gauges lack the one or two requests that ended in the step.
     for (a, b) in [
         (scraped.little.running, steps.little.running),
         (scraped.little.waiting, steps.little.waiting),
     ] {
         let (a, b) = (a.unwrap(), b.unwrap());
-        assert!((a - b).abs() < 0.1 * b, "{a} by scrapes, {b} by steps");
+        assert!((a - b).abs() < 0.2 * b, "{a} by scrapes, {b} by steps");
     }
     // Little's law: what the client has in flight and the server has not is on its way, a few milliseconds each.
     let outside = steps.little.outside.unwrap();

@@ -9,8 +9,9 @@ use crate::record::{RunRecord, Scrape, Status};
 use crate::units::SimTime;
 
 /// vLLM publishes its gauges when the requests that ended in a step have left, so a scrape of a full server shows
-/// fewer than its seats by those that just ended: this share of them counts as full.
-const FULL_IN_SCRAPES: f64 = 0.9;
+/// fewer than its seats by those that just ended: with blocks to spare this share of them counts as full. Real
+/// scrapes of 16 seats under a standing queue show 13 to 16.
+const FULL_IN_SCRAPES: f64 = 0.8;
 /// A scrape with this share of the KV blocks in use has none to spare, where the next prompt's need is not known.
 const KV_FULL: f64 = 0.95;
 
@@ -125,13 +126,15 @@ impl ServerView {
         };
         let readings = scrapes.iter().filter_map(|s| {
             let at = SimTime::try_from_secs_f64(s.at_s).ok()?;
+            let short = s.kv_usage.map(short);
+            let nearly = if short == Some(true) { 1.0 } else { FULL_IN_SCRAPES };
             Some(Reading {
                 from: at,
                 to: at,
                 running: s.running.max(0.0) as u64,
                 waiting: s.waiting.max(0.0) as u64,
-                full: seats.is_some_and(|seats| s.running >= FULL_IN_SCRAPES * seats),
-                short: s.kv_usage.map(short),
+                full: seats.is_some_and(|seats| s.running >= nearly * seats),
+                short,
             })
         });
         let counted = |s: &Scrape| s.preemptions;
