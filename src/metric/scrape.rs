@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn a_load_of_14_s_is_invisible_every_10_s() {
         let seen = Visibility::of(14.0, 10.0);
-        assert!(seen.invisible && seen.readings == 1 && seen.longest_interval_s == 1.4);
+        assert!(seen.invisible && seen.readings == 1 && (seen.longest_interval_s - 1.4).abs() < 1e-12);
         assert!(!Visibility::of(14.0, 1.0).invisible);
     }
 

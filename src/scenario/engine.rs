@@ -160,6 +160,7 @@ fn check_vllm(e: &Engine, blame: &Blame<'_>) -> Result<(), InputError> {
         token_generation_batches,
         num_seqs_buckets,
         decode_context_length_buckets,
+        disable_neuron_custom_scheduler,
         on_device_sampling,
         async_mode
     );

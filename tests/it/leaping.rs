@@ -323,10 +323,16 @@ fn of_every_shipped_scenario() {
                 "{}",
                 path.display()
             );
-            let streamed = study.summarise(0, |_| ()).unwrap();
+            let mut streamed = study.summarise(0, |_| ()).unwrap();
+            // Steps are not kept, so there is no diagnosis, which a note says.
+            let mut whole = leaping.summary.clone();
+            if streamed.summary.diagnosis.is_none() {
+                whole.diagnosis = None;
+                streamed.summary.notes.retain(|n| !n.starts_with("no diagnosis"));
+            }
             let binned = streamed.summary.notes.iter().any(|n| n.contains("bins"));
             assert!(
-                binned || streamed.summary == leaping.summary,
+                binned || streamed.summary == whole,
                 "{}",
                 path.display()
             );

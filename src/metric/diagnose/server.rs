@@ -233,8 +233,7 @@ fn of_replica(run: &RunRecord, number: usize, limits: &Limits) -> Vec<Reading> {
     let (mut arrived, mut waiting) = (0, BTreeSet::<NextIn>::new());
     let steps = replica.step_starts.len().min(replica.step_ends.len());
     let mut readings = Vec::with_capacity(steps);
-    for i in 0..steps {
-        let start = replica.step_starts[i];
+    for (i, &start) in replica.step_starts.iter().enumerate().take(steps) {
         while let Some(&(_, next)) = queue.get(arrived).filter(|(enqueued, _)| *enqueued <= start) {
             waiting.insert(next);
             arrived += 1;

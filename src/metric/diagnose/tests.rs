@@ -261,7 +261,7 @@ fn scrapes_tell_the_same_when_there_are_enough() {
 #[test]
 fn both_sides_of_the_law_agree_when_all_is_there_at_once() {
     // Offered at once, so that nothing waits for a scheduler that has not looked yet.
-    let run = SMALL.serve(&vec![(0, 0); 10], 7);
+    let run = SMALL.serve(&[(0, 0); 10], 7);
     let found = Diagnosis::of_run(&run, &Window::WHOLE, &SMALL.limits()).little;
     // Steps of 1 ms: 4, 4 and 2 run for 7 ms each while 6, 2 and 0 wait.
     assert_eq!(

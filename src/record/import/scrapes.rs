@@ -236,7 +236,7 @@ mod tests {
             .collect();
         assert_eq!(seen, [(0.0, 3.0, 0.0), (1.5, 6.0, 0.0)]);
         assert_eq!(series.scrapes[1].kv_usage, Some(0.3));
-        assert_eq!(series.shifted(-1.0)[1].at_s, 0.5);
+        assert!((series.shifted(-1.0)[1].at_s - 0.5).abs() < 1e-12);
     }
 
     #[test]

@@ -196,8 +196,7 @@ fn stairs_hold_a_value_until_the_next() {
         let svg = plot(mark).svg();
         let data = svg
             .split("<polyline")
-            .filter(|l| l.contains("#2F7ED8"))
-            .next()
+            .find(|l| l.contains("#2F7ED8"))
             .unwrap_or_default();
         let points = data
             .split("points=\"")

@@ -110,22 +110,32 @@ pub fn resolve(
     }
     let longest = sequence_length(e, provenance, origin)?;
     let seqs = seats(e, &Blame { origin, provenance })?;
+    let own = !native && e.disable_neuron_custom_scheduler == Some(true);
+    if own {
+        fill_own_scheduler(e, longest, provenance);
+        check_own_scheduler(e, longest, seqs, &Blame { origin, provenance })?;
+    }
     fill_scheduling(e, native, longest, provenance);
-    let blame = Blame { origin, provenance };
-    check_forced(e, native, longest, &blame)?;
+    if !own {
+        check_forced(e, native, longest, &Blame { origin, provenance })?;
+    }
     let lnc = logical_core(e, accelerator, provenance, origin)?;
     let shapes = shapes::compiled(e, native, (longest, seqs), provenance, origin)?;
     let blocks = block_count(e, native, (longest, seqs), provenance, origin)?;
     let behaviour = Behaviour::of(plugin.base).map_err(|error| InputError::new(origin, error.to_string()))?;
     let config = VllmConfig {
-        scheduler_cls: plugin.scheduler_cls,
+        scheduler_cls: if own {
+            SchedulerClass::Vllm
+        } else {
+            plugin.scheduler_cls
+        },
         max_num_seqs: seqs,
         max_num_batched_tokens: e.max_num_batched_tokens.unwrap_or(FORCED_BUDGET),
         max_model_len: longest,
         block_size: e.block_size.unwrap_or(longest),
         num_gpu_blocks: blocks.unwrap_or(2),
         enable_prefix_caching: e.enable_prefix_caching.unwrap_or(false),
-        enable_chunked_prefill: native,
+        enable_chunked_prefill: e.enable_chunked_prefill.unwrap_or(native),
         policy: Policy::Fcfs,
         // Overlap of host and device is a matter of step time here: the loop stays synchronous (rules N18, N44).
         async_scheduling: false,
@@ -186,7 +196,8 @@ fn check_unread(e: &Engine, native: bool, blame: &Blame<'_>) -> Result<(), Input
             context_encoding_buckets,
             token_generation_buckets,
             token_generation_batches,
-            async_mode
+            async_mode,
+            disable_neuron_custom_scheduler
         );
     } else {
         absent!(
@@ -321,6 +332,49 @@ fn fill_scheduling(e: &mut Engine, native: bool, longest: u32, provenance: &mut 
         fill!(async_mode, false);
         fill!(enable_bucketing, true);
     }
+}
+
+/// vLLM's own scheduler under plugin 0.2.0 (rule N15): the user's budget and choice of chunked prefill stand.
+fn fill_own_scheduler(e: &mut Engine, longest: u32, provenance: &mut Provenance) {
+    let source = || Source::Derived("vLLM 0.11 under the plugin".into());
+    let path = "system.engine.enable_chunked_prefill";
+    let chunked = provenance.fill(path, &mut e.enable_chunked_prefill, source(), false);
+    let budget = if chunked { NATIVE_BUDGET } else { longest };
+    let path = "system.engine.max_num_batched_tokens";
+    provenance.fill(path, &mut e.max_num_batched_tokens, source(), budget);
+}
+
+fn check_own_scheduler(e: &Engine, longest: u32, seqs: u32, blame: &Blame<'_>) -> Result<(), InputError> {
+    if e.block_size.is_none() {
+        return Err(blame.error(
+            "system.engine.block_size",
+            "it is not given",
+            "with disable_neuron_custom_scheduler the plugin takes no default: give it (seq_len: one block a sequence)",
+        ));
+    }
+    let budget = e.max_num_batched_tokens.unwrap_or(longest);
+    let least = if e.enable_chunked_prefill == Some(true) {
+        seqs
+    } else {
+        seqs.max(longest)
+    };
+    if budget < least {
+        return Err(blame.error(
+            "system.engine.max_num_batched_tokens",
+            format!("{budget} is below {least}, which vLLM refuses"),
+            "it must hold a token of every seat and, without chunked prefill, a longest prompt",
+        ));
+    }
+    blame.absent(
+        "system.engine.async_mode",
+        e.async_mode.as_ref().filter(|&&on| on),
+        "working ahead is modelled under the plugin's scheduler alone: leave it out",
+    )?;
+    blame.absent(
+        "system.engine.async_scheduling",
+        e.async_scheduling.as_ref().filter(|&&on| on),
+        "the plugin does not support it (rule N18): leave it out",
+    )
 }
 
 /// What the plugin sets, whatever is asked for (rules N15, N18).

@@ -172,6 +172,9 @@ pub struct Engine {
     pub num_seqs_buckets: Option<Vec<u32>>,
     /// Native Neuron plugin: contexts whose KV a decode reads, rising; the last is max_model_len.
     pub decode_context_length_buckets: Option<Vec<u32>>,
+    /// Neuron plugin 0.2.0: vLLM's own scheduler instead of the plugin's, with its token budget; prompts then run beside
+    /// decodes.
+    pub disable_neuron_custom_scheduler: Option<bool>,
     /// Neuron: tokens are sampled on the device; off, by the host.
     pub on_device_sampling: Option<bool>,
     /// Neuron plugin 0.2.0: NxDI issues a decode before the one before it has come back.

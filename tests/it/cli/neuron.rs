@@ -111,6 +111,21 @@ fn knobs_that_a_plugin_forces_or_does_not_read_are_refused_with_their_reason() {
     ] {
         run(["show", path.to_str().unwrap(), "--set", set]).refused(&parts);
     }
+    let own = "system.engine={\"kind\":\"neuron\",\"max_num_seqs\":4,\"seq_len\":1024,\
+               \"disable_neuron_custom_scheduler\":true";
+    for (more, parts) in [
+        ("}", ["block_size", "not given"]),
+        (
+            ",\"block_size\":1024,\"max_num_batched_tokens\":512}",
+            ["512 is below 1024", "longest prompt"],
+        ),
+        (
+            ",\"block_size\":1024,\"async_mode\":true}",
+            ["async_mode", "no effect"],
+        ),
+    ] {
+        run(["show", path.to_str().unwrap(), "--set", &format!("{own}{more}")]).refused(&parts);
+    }
     let both = [
         "--set",
         "system.engine.pa_num_blocks=4",
@@ -138,6 +153,28 @@ fn vllm_s_own_scheduler_is_refused_on_neuron_devices() {
         "system.engine={\"kind\":\"vllm\",\"max_model_len\":1024}",
     ];
     run(["show", path.to_str().unwrap()].into_iter().chain(set)).refused(&["trn1", "kind: neuron"]);
+}
+
+/// With the plugin's scheduler switched off prompts run beside decodes, within the budget.
+#[test]
+fn vllm_s_own_scheduler_can_be_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, out) = (scenario(dir.path()), dir.path().join("out"));
+    let line = "simulate {} -o {} --save-detailed --set workload.synthetic.num_requests=2 --set \
+                workload.synthetic.lengths.fixed.output=3 --set \
+                system.engine.disable_neuron_custom_scheduler=true --set system.engine.block_size=1024";
+    run_line(line, &[&path, &out]).with_code(0);
+    let steps = std::fs::read_to_string(out.join("run-0/steps.csv")).unwrap();
+    let ends: Vec<f64> = rows(&steps).iter().map(|r| number(r, "t_end_ns") / 1e6).collect();
+    let gaps: Vec<f64> = ends.windows(2).map(|w| w[1] - w[0]).collect();
+    // The second prompt shares its step with the first request's third token.
+    assert_eq!(gaps.len(), 4, "{ends:?}");
+    for (gap, by_hand) in gaps.iter().zip([8.0, 48.0, 8.0, 8.0]) {
+        close(*gap, by_hand);
+    }
+    let raw = rows(&std::fs::read_to_string(out.join("run-0/raw-events.csv")).unwrap());
+    let last = number(&raw[0], "t_last_token_ns") / 1e6;
+    close(last, ends[2]);
 }
 
 /// Decodes of both are stalled by every prompt: by hand, in whole steps of 8 and 48 ms.
