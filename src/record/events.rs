@@ -85,7 +85,7 @@ pub struct RequestRecord {
 pub struct LivelockSince {
     /// When it was first seen: the call of the scheduler whose step is empty.
     pub at: SimTime,
-    /// Who waits for what.
+    /// Who waits for what, at the last call.
     pub state: Livelock,
 }
 

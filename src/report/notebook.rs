@@ -253,7 +253,17 @@ mod tests {
     #[test]
     fn words_are_shown_as_they_are_and_nothing_is_markup() {
         let notebook = Notebook::of(&page(), "kneeboard");
-        assert!(!notebook.ipynb.contains("<script"));
+        let document: Value = serde_json::from_str(&notebook.ipynb).unwrap();
+        for cell in document["cells"].as_array().unwrap() {
+            let data = &cell["outputs"][0]["data"];
+            for shown in [&data["text/html"], &data["image/svg+xml"]] {
+                assert!(!shown.to_string().contains("<script"), "{shown}");
+            }
+            assert!(
+                cell["cell_type"] == "code" || !cell["source"].to_string().contains('<'),
+                "{cell}"
+            );
+        }
         assert!(
             notebook
                 .ipynb

@@ -184,8 +184,9 @@ impl Replica {
                     }
                     // Nothing fits and nothing is under way: only an arrival can change that, if anything.
                     if let Some(state) = self.engine.livelock() {
-                        let since = LivelockSince { at: now, state };
-                        self.totals.livelock.get_or_insert(since);
+                        // It began at the first such call; who waits is told as of the last.
+                        let at = self.totals.livelock.map_or(now, |since| since.at);
+                        self.totals.livelock = Some(LivelockSince { at, state });
                     }
                     return None;
                 }

@@ -331,11 +331,7 @@ fn of_every_shipped_scenario() {
                 streamed.summary.notes.retain(|n| !n.starts_with("no diagnosis"));
             }
             let binned = streamed.summary.notes.iter().any(|n| n.contains("bins"));
-            assert!(
-                binned || streamed.summary == whole,
-                "{}",
-                path.display()
-            );
+            assert!(binned || streamed.summary == whole, "{}", path.display());
             assert_eq!(
                 streamed.extrapolated_share,
                 leaping.extrapolated_share,
