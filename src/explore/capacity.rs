@@ -104,7 +104,15 @@ pub fn find_capacity<E>(
             points.extend(run_load(beyond)?);
         }
     }
-    Ok(judge(requirement, points))
+    let livelock = points.iter().find(|p| p.livelocked()).map(|p| p.rate_rps);
+    let mut capacity = judge(requirement, points);
+    capacity.notes.extend(livelock.map(|rate| {
+        format!(
+            "from {rate:.3} req/s on a run ended in a livelock, which a longer one may meet at a lower rate: this is no \
+             capacity to plan with"
+        )
+    }));
+    Ok(capacity)
 }
 
 fn ladder(search: &Search) -> Vec<f64> {
@@ -266,6 +274,7 @@ mod tests {
                 e2e_mean_s: Some(latency_s),
                 itl_p99_s: Some(0.01),
                 saturated,
+                livelocked: false,
                 extrapolated_share: None,
             })
             .collect();

@@ -67,6 +67,7 @@ mod tests {
             e2e_mean_s: Some(e2e_mean_s),
             itl_p99_s: None,
             saturated,
+            livelocked: false,
             extrapolated_share: None,
         };
         LoadPoint {

@@ -26,6 +26,9 @@ pub struct RunOutcome {
     pub itl_p99_s: Option<f64>,
     /// The backlog grew through the run.
     pub saturated: bool,
+    /// The engine of some replica came to a livelock (rule N14), which another run may meet at a lower load too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub livelocked: bool,
     /// Steps whose batch lay outside the hull of the fitted ones, as a share; null without a fit.
     pub extrapolated_share: Option<f64>,
 }
@@ -52,6 +55,11 @@ impl LoadPoint {
         self.runs.iter().fold((1.0, 0.0), |(lo, hi): (f64, f64), r| {
             (lo.min(r.attainment), hi.max(r.attainment))
         })
+    }
+
+    /// Some seed came to a livelock.
+    pub fn livelocked(&self) -> bool {
+        self.runs.iter().any(|r| r.livelocked)
     }
 
     /// Most seeds are saturated.

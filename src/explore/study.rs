@@ -455,6 +455,7 @@ pub fn outcome(run: &SummaryRun) -> RunOutcome {
         e2e_mean_s: s.latency.e2e.mean,
         itl_p99_s: s.latency.itl.p99,
         saturated: s.saturated.unwrap_or(false),
+        livelocked: !s.livelocks.is_empty(),
         extrapolated_share: run.extrapolated_share,
     }
 }

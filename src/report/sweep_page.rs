@@ -56,6 +56,9 @@ fn remarks(configuration: &Configuration) -> String {
     match &configuration.outcome {
         ConfigurationOutcome::Infeasible(reason) => format!("infeasible: {reason}"),
         ConfigurationOutcome::Capacity(c) => c.notes.join("; "),
+        ConfigurationOutcome::Load(p) if p.livelocked() => {
+            "livelock: the engine schedules nothing any more (rule N14)".to_owned()
+        }
         ConfigurationOutcome::Load(p) if p.saturated() => "saturated".to_owned(),
         ConfigurationOutcome::Load(_) => String::new(),
     }

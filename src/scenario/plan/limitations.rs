@@ -35,10 +35,26 @@ impl Plan {
         if let Ok(machine) = self.machine() {
             out.extend(machine.limitations);
         }
+        out.extend(self.livelock_limitation());
         if self.is_replay() && self.engine.config.num_speculative_tokens > 0 {
             out.push("no speculative draft is accepted: a trace file does not say which would be".to_owned());
         }
         out
+    }
+
+    /// Under a Neuron plugin requests that hold too few blocks for all seats can stop each other for good (rule N14).
+    fn livelock_limitation(&self) -> Option<String> {
+        let c = &self.engine.config;
+        let all_seats = u64::from(c.max_num_seqs) * u64::from(c.max_model_len.div_ceil(c.block_size.max(1)));
+        let short = c.scheduler_cls.is_neuron() && u64::from(c.usable_blocks()) < all_seats;
+        short.then(|| {
+            format!(
+                "{} KV blocks do not hold {} whole sequences, so the plugin can come to a livelock at any load, given \
+                 time (rule N14): figures of runs without one hold for runs of that length alone",
+                c.usable_blocks(),
+                c.max_num_seqs
+            )
+        })
     }
 
     /// What the scheduler does not know about how the model is split and what its layers attend to.

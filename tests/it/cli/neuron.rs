@@ -47,6 +47,36 @@ fn a_livelock_is_an_outcome_that_keeps_what_was_served() {
     run_line(enough, &[&path, &out]).with_code(0);
 }
 
+/// A sweep and a capacity search say so, too: a load that happens to be carried is not a capacity.
+#[test]
+fn a_livelock_is_told_of_in_sweeps_and_searches() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, out) = (scenario(dir.path()), dir.path().join("out"));
+    let sweep = [
+        "sweep",
+        path.to_str().unwrap(),
+        "-o",
+        out.to_str().unwrap(),
+        "--set",
+        "sweep.axes={system.engine.pa_num_blocks: [2, 4]}",
+    ];
+    let swept = run(sweep).with_code(0).stdout;
+    assert_eq!(swept.matches("livelock").count(), 1, "{swept}");
+    let search = [
+        "capacity",
+        path.to_str().unwrap(),
+        "--set",
+        "system.engine.pa_num_blocks=2",
+        "--set",
+        "sweep.search.capacity={rate: [0.5, 40]}",
+    ];
+    let found = run(search).stdout;
+    assert!(
+        found.contains("ended in a livelock") && found.contains("at any load"),
+        "{found}"
+    );
+}
+
 /// With room for one block less than seats, whoever comes while all blocks are held stops everything; at a load that
 /// never fills them nothing happens.
 #[test]
