@@ -11,7 +11,7 @@ use crate::input::InputError;
 use crate::metric::saturation::ArrivalSpan;
 use crate::metric::streamed::StreamedSummary;
 use crate::metric::summary::Boundary;
-use crate::metric::{Diagnosis, Slo, Summary, SummaryOptions, Window};
+use crate::metric::{Diagnosis, Slo, Summary, SummaryOptions, Verdict, Window};
 use crate::record::RunRecord;
 use crate::scenario::{Machine, Plan, SloTargets};
 use crate::sim::{self, FrontEnd, LoadModel, Pace, SimError, StreamError, WorldConfig};
@@ -33,6 +33,9 @@ pub enum StudyError {
 
 /// Requests after which a streamed run says how far it has come.
 const REQUESTS_A_TICK: u64 = 1 << 16;
+/// What held a run back that came to a livelock, whatever its gauges say.
+const LIVELOCK: &str = "the engine came to a livelock: the request let in needs KV blocks that only the running ones could \
+                        free, and those are held back for it";
 /// Loads of the ladder of a capacity search.
 const LADDER: u32 = 10;
 /// The boundary is narrowed to this share.
@@ -219,6 +222,10 @@ impl Study {
             &options.window,
             &limits_of(plan, &record),
         ));
+        if let (Some(diagnosis), false) = (&mut summary.diagnosis, summary.livelocks.is_empty()) {
+            diagnosis.verdict = Verdict::Kv;
+            diagnosis.because = LIVELOCK.into();
+        }
         measures_something(plan, &summary)?;
         Ok(StudyRun {
             record,

@@ -99,7 +99,9 @@ pub fn figures_table(title: &str, outcome: &Repeated, seeds: u32) -> Table {
         ]);
     }
     table.note = Some(
-        "Units are in the names: s = seconds, token_per_s = tokens a second, per_min = a minute.".into(),
+        "Units are in the names: s = seconds, token_per_s = tokens a second, per_min = a minute. Between: to within half \
+         of the last printed digit."
+            .into(),
     );
     table
 }

@@ -148,7 +148,7 @@ pub fn price(e: &Explained) -> Section {
         let slo = e.test.run.summary.slo.as_ref().and_then(|s| s.attainment);
         if let Some(attainment) = slo.filter(|a| *a > 0.0) {
             row(
-                "tokens of requests within the objective alone (simulated)",
+                "the same, tokens of requests within the objective alone (simulated)",
                 busy * attainment,
             );
         }
@@ -343,6 +343,10 @@ pub fn capacity(e: &Explained) -> Option<Section> {
             )),
             Block::Table(configurations_table(configurations)),
             Block::Plot(plot),
+            text(
+                "Only the test's own programs are known: what other seats and buckets take is the fitted model's \
+                 extrapolation, which may be off by tens of per cent.",
+            ),
             text(
                 "The region around each of these rates is where a live test should be made, not a substitute for it.",
             ),

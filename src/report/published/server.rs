@@ -110,8 +110,8 @@ pub fn inter_token(e: &Explained) -> Section {
         heading: "What the inter-token figure holds".into(),
         blocks: vec![
             text(format!(
-                "llmperf divides a request's whole latency by its tokens, so its inter-token latency holds {} ms of \
-                 waiting and prompt that come before the first token. What is left is no decode step either: while a \
+                "llmperf divides a request's whole latency by its tokens, so its inter-token latency holds {} ms (in the \
+                 simulated run) of waiting and prompt that come before the first token. What is left is no decode step either: while a \
                  request decodes, {} prompts of others run, {} ms each, and no decode runs beside them.",
                 n(ms(ttft)),
                 n(stalls),
@@ -164,7 +164,7 @@ pub fn decode_rate(e: &Explained) -> Section {
             Column::with_unit("rate", "steps/s"),
             Column::with_unit("weights read", "GB/s"),
             Column::with_unit("weights and padded KV", "GB/s"),
-            Column::plain("share of the memory bandwidth"),
+            Column::plain("weights alone, share of the memory bandwidth"),
         ],
     );
     let deployment = e.test.plan.deployment();
@@ -208,8 +208,9 @@ pub fn decode_rate(e: &Explained) -> Section {
         let bound_s = (weights + kv) / (bandwidth * 1e9);
         blocks.push(text(format!(
             "Each decode step reads all weights ({} GB) and the padded KV cache of every seat ({} GB, live or not), \
-             which the memory could deliver in {} ms. A step takes {} ms by itself: {} of it is neither, but fixed cost \
-             of layers, collectives and host, which no faster memory would remove.",
+             which the memory could deliver in {} ms at its full bandwidth. A step takes {} ms by itself. The {} beyond \
+             that are bandwidth that is not reached, and the fixed cost of layers, collectives and host, which no faster \
+             memory would remove; this test alone does not tell the two apart.",
             n(weights / 1e9),
             n(kv / 1e9),
             n(ms(bound_s)),
