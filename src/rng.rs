@@ -32,6 +32,16 @@ pub enum Purpose {
     Bootstrap,
     /// Client think times.
     Think,
+    /// Failures of devices, nodes, zones and links.
+    Faults,
+    /// Choices of the router of prefills.
+    PrefillRouting,
+    /// Choices of a group's balancer of data-parallel ranks.
+    Balancing,
+    /// Which requests a canary gets.
+    Canary,
+    /// How long a client waits before it tries again.
+    Backoff,
 }
 
 impl Purpose {
@@ -47,6 +57,11 @@ impl Purpose {
             Self::Noise => "noise",
             Self::Bootstrap => "bootstrap",
             Self::Think => "think",
+            Self::Faults => "faults",
+            Self::PrefillRouting => "prefill routing",
+            Self::Balancing => "balancing",
+            Self::Canary => "canary",
+            Self::Backoff => "backoff",
         }
     }
 }

@@ -54,6 +54,44 @@ pub struct Admission {
     pub first: bool,
 }
 
+/// Which part of a request an engine serves, when prefill and decode are apart (rules D1-D13).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Leg {
+    /// All of it.
+    #[default]
+    Whole,
+    /// Its prompt; its blocks stay when it ends, until [`Engine::release_held`] (rule D3).
+    Prefill,
+    /// Its output; the KV of its prompt comes by a transfer (rule D6).
+    Decode,
+}
+
+/// A transfer of a prompt's KV that starts with a call of the scheduler (rules D5-D7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Load {
+    /// Which request.
+    pub id: RequestId,
+    /// Tokens of its prompt that the prefix cache held.
+    pub cached_tokens: u32,
+    /// Blocks to be read.
+    pub blocks: u32,
+    /// Tokens to be read.
+    pub tokens: u32,
+}
+
+/// What an engine shows of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Gauges {
+    /// Running requests.
+    pub running: u32,
+    /// Waiting requests, those that wait for a transfer among them.
+    pub waiting: u32,
+    /// Free KV blocks.
+    pub free_blocks: u32,
+    /// KV blocks in all.
+    pub usable_blocks: u32,
+}
+
 /// What one call of the scheduler decided.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StepPlan {
@@ -70,6 +108,8 @@ pub struct StepPlan {
     pub admitted: Vec<Admission>,
     /// Requests preempted in this call, in order.
     pub preempted: Vec<RequestId>,
+    /// Transfers that start with this call, in order.
+    pub loads: Vec<Load>,
     /// The batch as the step-time model sees it.
     pub shape: BatchShape,
     /// Running requests after the call.
@@ -89,6 +129,7 @@ impl StepPlan {
         self.left.clear();
         self.admitted.clear();
         self.preempted.clear();
+        self.loads.clear();
         self.shape.clear();
         (self.running, self.waiting, self.free_blocks) = (0, 0, 0);
     }
@@ -207,6 +248,57 @@ pub trait Engine: std::fmt::Debug + Send {
     /// # Errors
     /// [`Refusal`] when it could never be served.
     fn submit(&mut self, id: RequestId, request: &TraceRequest) -> Result<(), Refusal>;
+
+    /// [`Engine::submit`] of one leg of a request.
+    ///
+    /// # Errors
+    /// [`Refusal`] when it could never be served.
+    fn submit_leg(&mut self, id: RequestId, request: &TraceRequest, leg: Leg) -> Result<(), Refusal> {
+        debug_assert!(leg == Leg::Whole, "an engine that serves whole requests only");
+        self.submit(id, request)
+    }
+
+    /// A transfer has ended: its request can be scheduled by the next call (rules D8, D9).
+    fn load_done(&mut self, id: RequestId) -> bool {
+        let _ = id;
+        false
+    }
+
+    /// A transfer broke off after some tokens: the rest is computed here (rule D13).
+    fn load_failed(&mut self, id: RequestId, valid_tokens: u32) -> bool {
+        let _ = (id, valid_tokens);
+        false
+    }
+
+    /// Frees the blocks that an ended prefill left (rules D3, D14).
+    fn release_held(&mut self, id: RequestId) -> bool {
+        let _ = id;
+        false
+    }
+
+    /// KV blocks of ended prefills.
+    fn held_blocks(&self) -> u32 {
+        0
+    }
+
+    /// What a dashboard or a router sees of it.
+    fn gauges(&self) -> Gauges {
+        Gauges::default()
+    }
+
+    /// Forgets every cached block that nobody uses.
+    fn flush_cache(&mut self) {}
+
+    /// Tokens of a request's prompt that are in the prefix cache.
+    fn cached_tokens(&mut self, request: &TraceRequest, id: RequestId) -> u32 {
+        let _ = (request, id);
+        0
+    }
+
+    /// Requests exist, and all of them wait for transfers (rules S58, D10).
+    fn is_loading_only(&self) -> bool {
+        false
+    }
 
     /// One call of the scheduler, written into `plan` (cleared first).
     fn plan(&mut self, plan: &mut StepPlan);

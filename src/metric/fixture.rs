@@ -79,6 +79,7 @@ pub fn three_requests() -> RunRecord {
             free_blocks_at_end: 100,
             preemptions: 1,
             livelock: None,
+            busy: Default::default(),
         }],
         end: at(60),
     }

@@ -8,7 +8,7 @@ use crate::record::{RequestRecord, Status};
 /// Counts of requests by how far they came, and every kind of failure.
 ///
 /// `offered >= admitted >= started >= first_token >= completed >= within_slo`, and
-/// `offered = completed + rejected + unfinished_*`.
+/// `offered = completed + rejected + unfinished_* + broken + timed_out`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Funnel {
     /// Intended to arrive in the window.
@@ -29,6 +29,16 @@ pub struct Funnel {
     pub unfinished_waiting: u64,
     /// Failure: cut off at the end of the run after it had been started.
     pub unfinished_started: u64,
+    /// Failure: what served it broke off, and nothing took it over. Left out when there is none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub broken: u64,
+    /// Failure: its client waited no longer. Left out when there is none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub timed_out: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Funnel {
@@ -54,6 +64,8 @@ impl Funnel {
             (Status::Rejected, _) => self.rejected += 1,
             (Status::Unfinished, None) => self.unfinished_waiting += 1,
             (Status::Unfinished, Some(_)) => self.unfinished_started += 1,
+            (Status::Failed, _) => self.broken += 1,
+            (Status::TimedOut, _) => self.timed_out += 1,
             (Status::Surplus, _) => {}
         }
     }
@@ -69,6 +81,8 @@ impl Funnel {
         self.rejected += other.rejected;
         self.unfinished_waiting += other.unfinished_waiting;
         self.unfinished_started += other.unfinished_started;
+        self.broken += other.broken;
+        self.timed_out += other.timed_out;
     }
 
     /// Offered requests that did not complete.
@@ -104,6 +118,7 @@ mod tests {
             rejected: 1,
             unfinished_waiting: 1,
             unfinished_started: 1,
+            ..Funnel::default()
         };
         assert_eq!(funnel, expected);
         assert_eq!(funnel.failed(), 3);

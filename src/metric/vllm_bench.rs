@@ -255,6 +255,8 @@ impl BenchDetails {
                 .map(|r| match r.status {
                     Status::Completed | Status::Surplus => String::new(),
                     Status::Rejected => "rejected".into(),
+                    Status::Failed => "its server broke off".into(),
+                    Status::TimedOut => "timed out".into(),
                     Status::Unfinished => "unfinished at the end of the run".into(),
                 })
                 .collect(),

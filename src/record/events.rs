@@ -1,6 +1,7 @@
 //! What happened in a run: raw events from which every metric is derived, simulated or imported alike.
 
 use crate::engine::{FinishReason, Livelock};
+use super::full::Busy;
 use crate::units::SimTime;
 
 /// How an offered request ended. Each has exactly one terminal state.
@@ -13,6 +14,11 @@ pub enum Status {
     Rejected,
     /// Still waiting or running when the run was cut off.
     Unfinished,
+    /// What served it broke off, and nothing else took it over.
+    Failed,
+    /// Its client, or the gateway on its behalf, waited no longer.
+    #[serde(rename = "timed-out")]
+    TimedOut,
     /// All its output arrived, after its load generator had counted all that it wanted to: it loads the system and
     /// is in no figure about requests.
     Surplus,
@@ -110,6 +116,8 @@ pub struct ReplicaRecord {
     pub preemptions: u64,
     /// Its engine came to a livelock and stayed in it.
     pub livelock: Option<LivelockSince>,
+    /// How long its device computed.
+    pub busy: Busy,
 }
 
 /// A whole run.

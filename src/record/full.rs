@@ -3,7 +3,8 @@
 use super::events::{LivelockSince, ReplicaRecord, RequestRecord, RunRecord, Segment, TokenLog};
 use super::recorder::{Chunk, Recorder, StepRun};
 use crate::engine::RequestId;
-use crate::units::SimTime;
+use crate::steptime::BatchShape;
+use crate::units::{SimDuration, SimTime};
 
 /// What a replica knows of itself when a run is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -16,6 +17,29 @@ pub struct ReplicaTotals {
     pub preemptions: u64,
     /// Its engine came to a livelock and stayed in it.
     pub livelock: Option<LivelockSince>,
+    /// How long its device computed.
+    pub busy: Busy,
+}
+
+/// How long a device computed, by what it did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Busy {
+    /// In steps with prompt tokens.
+    pub prefill: SimDuration,
+    /// In steps of decodes alone.
+    pub decode: SimDuration,
+}
+
+impl Busy {
+    /// Adds a step.
+    pub(crate) fn add(&mut self, shape: &BatchShape, duration: SimDuration) {
+        let of = if shape.prefill_seqs > 0 {
+            &mut self.prefill
+        } else {
+            &mut self.decode
+        };
+        *of = SimDuration(of.0.saturating_add(duration.0));
+    }
 }
 
 /// Keeps every request and every step: a [`RunRecord`] in the making.
@@ -52,6 +76,7 @@ impl FullRecorder {
         record.free_blocks_at_end = totals.free_blocks_at_end;
         record.preemptions = totals.preemptions;
         record.livelock = totals.livelock;
+        record.busy = totals.busy;
     }
 
     /// Takes over what another recorder kept, of other requests and other replicas of the same run.
@@ -119,13 +144,35 @@ impl Recorder for FullRecorder {
     }
 
     fn chunk(&mut self, request: &mut RequestRecord, _kept: &mut (), chunk: Chunk) {
+        if let TokenLog::Times(times) = &mut request.tokens {
+            times.extend(std::iter::repeat_n(chunk.end, chunk.tokens as usize));
+            return;
+        }
         add_steps(request, index(chunk.step), 1, chunk.tokens);
     }
 
     fn further_chunks(&mut self, request: &mut RequestRecord, _kept: &mut (), steps: u32, _end: SimTime) {
         let newest = self.replica(request.replica).step_ends.len();
+        if let TokenLog::Times(times) = &mut request.tokens {
+            let ends = &self.replicas[request.replica as usize].step_ends;
+            times.extend_from_slice(&ends[newest.saturating_sub(steps as usize)..]);
+            return;
+        }
         let first_step = index(newest as u64).saturating_sub(steps);
         add_steps(request, first_step, steps, 1);
+    }
+
+    /// Segments count the steps of one replica; from now on each token has its instant.
+    fn broke(&mut self, request: &mut RequestRecord) {
+        let TokenLog::Segments(segments) = &request.tokens else {
+            return;
+        };
+        let ends = &self.replica(request.replica).step_ends;
+        let times = segments.iter().flat_map(|s| {
+            let steps = ends.iter().skip(s.first_step as usize).take(s.steps as usize);
+            steps.flat_map(|&end| std::iter::repeat_n(end, s.tokens_per_step as usize))
+        });
+        request.tokens = TokenLog::Times(times.collect());
     }
 
     fn ended(&mut self, id: RequestId, request: RequestRecord, _kept: ()) {

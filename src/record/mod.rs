@@ -1,6 +1,7 @@
 //! Records of runs: raw events, gauges, and the run folder.
 
 pub mod bundle;
+pub mod cluster;
 pub mod events;
 pub mod full;
 pub mod import;
@@ -8,8 +9,9 @@ pub mod recorder;
 pub mod replay;
 pub mod scrape;
 
+pub use cluster::{ClusterRecord, GroupRecord, JobRecord, TimelineEvent};
 pub use events::{LivelockSince, ReplicaRecord, RequestRecord, RunRecord, Segment, Status, TokenLog};
-pub use full::{FullRecorder, ReplicaTotals};
+pub use full::{Busy, FullRecorder, ReplicaTotals};
 pub use recorder::{Chunk, Recorder, StepRun};
 pub use replay::{NotReplayable, Telling, replay};
 pub use scrape::Scrape;

@@ -70,6 +70,11 @@ pub trait Recorder: Send {
         end: SimTime,
     );
 
+    /// A request got its tokens so far from a replica that it leaves now. What it gets hereafter may come from another.
+    fn broke(&mut self, request: &mut RequestRecord) {
+        let _ = request;
+    }
+
     /// A request has ended, or the run has. Each offered request is told once, in the order of the trace.
     fn ended(&mut self, id: RequestId, request: RequestRecord, kept: Self::Request);
 }

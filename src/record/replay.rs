@@ -319,6 +319,7 @@ mod tests {
                 free_blocks_at_end: r.free_blocks_at_end,
                 preemptions: r.preemptions,
                 livelock: r.livelock,
+                busy: r.busy,
             };
             recorder.set_totals(number, totals);
         }

@@ -103,6 +103,16 @@ impl<E> Kernel<E> {
         self.heap.push(Reverse(Entry { key, event }));
     }
 
+    /// Events to come.
+    pub fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// There is none.
+    pub fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+
     /// When the next event happens.
     pub fn next_at(&self) -> Option<SimTime> {
         self.heap.peek().map(|Reverse(e)| e.key.0)

@@ -71,6 +71,30 @@ impl Replica {
         (taken_in_all > 0).then_some((oldest.end.max(host_at), host_at))
     }
 
+    /// When it wants to be woken if nothing reaches it before: after the steps that only repeat, or as many of them as
+    /// are foreseen at a time. Takes none of them.
+    pub fn foresee_wake<R: Recorder>(
+        &mut self,
+        now: SimTime,
+        around: &Surroundings<'_, R>,
+    ) -> Option<SimTime> {
+        const EVER: SimTime = SimTime(u64::MAX);
+        if !self.can_leap(EVER) {
+            return None;
+        }
+        let mut leap = std::mem::take(&mut self.leap);
+        let most = self.engine.repeats().min(MOST_FORESEEN);
+        self.engine.foresee(most, &mut leap.foreseen);
+        let before = (self.stall, self.device_free, self.totals.free_blocks_at_end);
+        let mut host_at = now;
+        let asked = self.foresee_durations(EVER, &mut leap, around);
+        let taken = asked.map_or(0, |_| self.take_steps(EVER, &mut host_at, &mut leap));
+        (self.stall, self.device_free, self.totals.free_blocks_at_end) = before;
+        let wake = leap.under_way.front().map(|oldest| oldest.end.max(host_at));
+        self.leap = leap;
+        wake.filter(|_| taken > 0)
+    }
+
     fn can_leap(&self, horizon: SimTime) -> bool {
         let (Some(oldest), Some(newest)) = (self.in_flight.front(), self.in_flight.back()) else {
             return false;
@@ -111,6 +135,7 @@ impl Replica {
         leap.durations.clear();
         leap.durations.resize(asked, SimDuration::ZERO);
         around.step_time.durations(&leap.shape, &mut leap.durations);
+        leap.durations.iter_mut().for_each(|d| *d = self.slowed(*d));
         Some(asked as u32)
     }
 
@@ -232,6 +257,10 @@ impl Replica {
                     gaps_rest: self.steady_measured,
                 });
             }
+        }
+        for (index, (start, end)) in leap.starts.iter().zip(&leap.ends).enumerate() {
+            let batch = if index < split { oldest } else { newest };
+            self.totals.busy.add(&batch.plan.shape, end.since(*start));
         }
         self.steps += leap.ends.len() as u64;
         self.last_end = leap.ends.last().copied().unwrap_or(self.last_end);

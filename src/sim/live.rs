@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::engine::RequestId;
+use crate::engine::{Leg, RequestId};
 use crate::record::{Recorder, RequestRecord, Status, TokenLog};
 use crate::units::SimTime;
 use crate::workload::trace::TraceRequest;
@@ -13,6 +13,8 @@ pub(super) struct Live<K> {
     /// Its id in the trace.
     pub id: RequestId,
     pub asked: TraceRequest,
+    /// The part of it that is asked of its engine.
+    pub leg: Leg,
     pub record: RequestRecord,
     pub kept: K,
     /// The replica's step that gave it its last tokens, told singly, and how many.
@@ -106,6 +108,7 @@ impl<K: Default> LiveRequests<K> {
         self.window.push_back(Live {
             id,
             asked,
+            leg: Leg::Whole,
             record,
             kept: K::default(),
             last_chunk: None,
@@ -127,6 +130,16 @@ impl<K: Default> LiveRequests<K> {
         while self.window.front().is_some_and(|live| live.has_ended) {
             self.tell_first(recorder);
         }
+    }
+
+    /// The oldest request, if any.
+    pub fn oldest(&self) -> Option<&Live<K>> {
+        self.window.front()
+    }
+
+    /// Forgets the oldest request without telling of it.
+    pub fn forget_oldest(&mut self) {
+        self.first += u32::from(self.window.pop_front().is_some());
     }
 
     /// Tells the recorder of all that are left, ended or not. Returns how many had not ended.

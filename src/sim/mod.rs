@@ -1,6 +1,7 @@
 //! The world: clock, clients, router and replicas. Knows no file format.
 
 mod client;
+pub mod fleet;
 mod front;
 mod host;
 pub mod kernel;

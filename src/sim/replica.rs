@@ -6,8 +6,8 @@ use super::host::HostTimes;
 use super::leap::Leap;
 use super::live::LiveRequests;
 use super::stall::{Stall, StallState};
-use crate::engine::{Engine, Left, Refusal, RequestId, StepPlan, StepResult};
-use crate::record::{Chunk, LivelockSince, Recorder, ReplicaTotals, Status, StepRun};
+use crate::engine::{Engine, Gauges, Left, Load, Refusal, RequestId, StepPlan, StepResult};
+use crate::record::{Busy, Chunk, LivelockSince, Recorder, ReplicaTotals, Status, StepRun};
 use crate::steptime::StepTime;
 use crate::units::{SimDuration, SimTime};
 
@@ -22,7 +22,12 @@ enum Host {
     Between,
     /// Waiting for the oldest batch under way.
     Blocked,
+    /// Looking again and again for transfers that end, with nothing to compute (rules S58, D10).
+    Polling,
 }
+
+/// How often an engine that only waits for transfers looks for them (rule S58).
+const POLL: SimDuration = SimDuration::from_millis(1);
 
 /// A batch under way.
 #[derive(Debug)]
@@ -47,6 +52,12 @@ pub(super) struct Replica {
     woke: Option<(SimTime, Host)>,
     /// Delivered requests that the engine has not taken yet.
     inbox: VecDeque<RequestId>,
+    /// Requests whose transfers ended or broke off (after so many tokens); the engine hears of it with a result (D8).
+    arrived: Vec<(RequestId, Option<u32>)>,
+    /// Since when it only waits for transfers.
+    polls_since: Option<SimTime>,
+    /// Steps take `slowdown.0 / slowdown.1` of their time.
+    slowdown: (u32, u32),
     pub(super) in_flight: VecDeque<InFlight>,
     pub(super) device_free: SimTime,
     /// What is wrong with a step's duration, once one was unusable.
@@ -69,8 +80,31 @@ pub(super) struct Surroundings<'a, R: Recorder> {
     pub step_time: &'a dyn StepTime,
     pub live: &'a mut LiveRequests<R::Request>,
     pub recorder: &'a mut R,
-    /// Requests that ended, for the client.
-    pub ended: &'a mut Vec<RequestId>,
+    /// What happened to requests, for those around the replica.
+    pub heard: &'a mut Heard,
+}
+
+/// What replicas told of requests since it was last looked at.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    /// Requests that ended.
+    pub ended: Vec<RequestId>,
+    /// Requests that got their first token.
+    pub started: Vec<RequestId>,
+    /// Transfers that are to start, and where to.
+    pub loads: Vec<(u32, Load)>,
+}
+
+impl Heard {
+    pub fn is_empty(&self) -> bool {
+        self.ended.is_empty() && self.started.is_empty() && self.loads.is_empty()
+    }
+
+    pub fn clear(&mut self) {
+        self.ended.clear();
+        self.started.clear();
+        self.loads.clear();
+    }
 }
 
 impl Replica {
@@ -91,6 +125,9 @@ impl Replica {
             owes_gap: false,
             woke: None,
             inbox: VecDeque::new(),
+            arrived: Vec::new(),
+            polls_since: None,
+            slowdown: (1, 1),
             in_flight: VecDeque::new(),
             device_free: SimTime::ZERO,
             unusable_step: None,
@@ -105,6 +142,7 @@ impl Replica {
                 free_blocks_at_end: usable_blocks,
                 preemptions: 0,
                 livelock: None,
+                busy: Busy::default(),
             },
         }
     }
@@ -128,6 +166,7 @@ impl Replica {
     pub fn only_waits(&self) -> bool {
         self.host == Host::Blocked
             && self.inbox.is_empty()
+            && self.arrived.is_empty()
             && self.in_flight.len() == self.engine.queue_depth()
     }
 
@@ -145,7 +184,9 @@ impl Replica {
             Host::Blocked => {
                 self.take_result(now, around);
                 self.owes_gap = self.host_times.between_steps > SimDuration::ZERO;
+                self.tell_arrived();
             }
+            Host::Polling => self.tell_arrived(),
             Host::Between | Host::Free => {}
         }
     }
@@ -154,7 +195,14 @@ impl Replica {
     pub fn settle<R: Recorder>(&mut self, now: SimTime, around: &mut Surroundings<'_, R>) -> Option<SimTime> {
         match self.host {
             Host::Free => {}
-            Host::Adding(_) | Host::Between | Host::Blocked => return None,
+            Host::Adding(_) | Host::Between | Host::Blocked | Host::Polling => return None,
+        }
+        if !self.arrived.is_empty() && self.in_flight.is_empty() {
+            // It looked in vain at every tick since it began to poll; the next tick finds them.
+            let since = self.polls_since.unwrap_or(now);
+            let ticks = now.since(since).as_nanos().div_ceil(POLL.as_nanos());
+            self.host = Host::Polling;
+            return Some(since + POLL * ticks);
         }
         if std::mem::take(&mut self.owes_gap) && self.has_unfinished() {
             self.host = Host::Between;
@@ -188,6 +236,9 @@ impl Replica {
                         let at = self.totals.livelock.map_or(now, |since| since.at);
                         self.totals.livelock = Some(LivelockSince { at, state });
                     }
+                    if self.engine.is_loading_only() {
+                        self.polls_since.get_or_insert(now);
+                    }
                     return None;
                 }
                 let room = self.in_flight.len() < self.engine.queue_depth();
@@ -215,7 +266,11 @@ impl Replica {
 
     fn submit<R: Recorder>(&mut self, id: RequestId, now: SimTime, around: &mut Surroundings<'_, R>) {
         let live = around.live.get(id);
-        match self.engine.submit(id, &live.asked) {
+        if live.has_ended {
+            // Its client gave it up on the way.
+            return;
+        }
+        match self.engine.submit_leg(id, &live.asked, live.leg) {
             Ok(()) => live.record.enqueued = Some(now),
             Err(refusal) => {
                 debug_assert!(matches!(
@@ -226,7 +281,7 @@ impl Replica {
                 ));
                 live.record.status = Status::Rejected;
                 live.has_ended = true;
-                around.ended.push(id);
+                around.heard.ended.push(id);
             }
         }
     }
@@ -244,6 +299,7 @@ impl Replica {
             around.live.get(id).record.preemptions += 1;
         }
         self.totals.preemptions += plan.preempted.len() as u64;
+        around.heard.loads.extend(plan.loads.iter().map(|load| (self.number, *load)));
         for left in &plan.left {
             self.close(*left, around);
         }
@@ -252,8 +308,9 @@ impl Replica {
             let after = self.in_flight.back().map_or(now, |b| b.end);
             (now.max(after), now.max(after))
         } else {
+            self.polls_since = None;
             let start = now.max(self.device_free);
-            let duration = around.step_time.duration(&plan.shape);
+            let duration = self.slowed(around.step_time.duration(&plan.shape));
             around.step_time.observe(&plan.shape, 1);
             let end = self.finish_work(start, duration);
             if duration == SimDuration::ZERO {
@@ -306,7 +363,7 @@ impl Replica {
                 live.record.status = Status::Completed;
                 live.record.finish_reason = Some(reason);
                 live.has_ended = true;
-                around.ended.push(id);
+                around.heard.ended.push(id);
             }
         }
         self.result = result;
@@ -339,6 +396,7 @@ impl Replica {
         });
         self.steps += 1;
         self.last_end = now;
+        self.totals.busy.add(&batch.plan.shape, now.since(batch.start));
         for &(id, tokens) in &result.emitted {
             let live = around.live.get(id);
             let chunk = Chunk {
@@ -348,7 +406,10 @@ impl Replica {
                 continues: live.had_tokens_before(step),
             };
             around.recorder.chunk(&mut live.record, &mut live.kept, chunk);
-            live.record.first_token.get_or_insert(now);
+            if live.record.first_token.is_none() {
+                live.record.first_token = Some(now);
+                around.heard.started.push(id);
+            }
             live.record.last_token = Some(now);
             live.record.output_tokens += tokens;
             live.last_chunk = Some((step, tokens));
@@ -388,5 +449,70 @@ impl Replica {
 
     pub(super) const fn number(&self) -> u32 {
         self.number
+    }
+
+    /// A step's duration on a machine that is slower than its model, or faster.
+    pub(super) fn slowed(&self, duration: SimDuration) -> SimDuration {
+        match self.slowdown {
+            (a, b) if a == b => duration,
+            (a, b) => {
+                let slowed = u128::from(duration.as_nanos()) * u128::from(a) / u128::from(b.max(1));
+                SimDuration(u64::try_from(slowed).unwrap_or(u64::MAX).max(1))
+            }
+        }
+    }
+
+    /// Steps that start from now on take `numerator / denominator` of their time.
+    pub fn set_slowdown(&mut self, numerator: u32, denominator: u32) {
+        self.slowdown = (numerator, denominator);
+    }
+
+    /// A transfer to a request here has ended; after `valid_tokens` only, if it broke off.
+    pub fn transferred(&mut self, id: RequestId, valid_tokens: Option<u32>) {
+        self.arrived.push((id, valid_tokens));
+    }
+
+    fn tell_arrived(&mut self) {
+        for (id, valid_tokens) in self.arrived.drain(..) {
+            match valid_tokens {
+                None => self.engine.load_done(id),
+                Some(valid) => self.engine.load_failed(id, valid),
+            };
+        }
+    }
+
+    /// Gives up a request, wherever it stands here. What it got is told.
+    pub fn abort<R: Recorder>(&mut self, id: RequestId, around: &mut Surroundings<'_, R>) {
+        self.inbox.retain(|&other| other != id);
+        self.arrived.retain(|&(other, _)| other != id);
+        if self.engine.abort(id) {
+            self.cut_off(around);
+        }
+    }
+
+    /// Everything here is lost: what requests got is told, and a new engine takes the place of the old one.
+    pub fn crash<R: Recorder>(&mut self, now: SimTime, engine: Box<dyn Engine>, around: &mut Surroundings<'_, R>) {
+        self.cut_off(around);
+        for batch in self.in_flight.drain(..) {
+            let spent = now.since(batch.start.min(now));
+            self.totals.busy.add(&batch.plan.shape, spent);
+            self.spare.push(batch.plan);
+        }
+        self.engine = engine;
+        self.inbox.clear();
+        self.arrived.clear();
+        (self.host, self.owes_gap, self.woke, self.polls_since) = (Host::Free, false, None, None);
+        self.device_free = now;
+        self.steady_measured = 0;
+    }
+
+    /// Requests that were delivered and not taken in yet.
+    pub fn undelivered(&self) -> u32 {
+        self.inbox.len() as u32
+    }
+
+    /// What its engine shows of itself.
+    pub fn gauges(&self) -> Gauges {
+        self.engine.gauges()
     }
 }

@@ -8,7 +8,7 @@ use super::front::FrontEnd;
 use super::host::HostTimes;
 use super::kernel::{Class, Kernel};
 use super::live::{LiveRequests, offered};
-use super::replica::{Replica, Surroundings};
+use super::replica::{Heard, Replica, Surroundings};
 use super::router::RoundRobin;
 use super::stall::Stall;
 use crate::engine::vllm::VllmConfig;
@@ -126,6 +126,12 @@ pub enum SimError {
         /// `0 ns`, or that it passes the end of simulated time.
         what: &'static str,
     },
+    /// A part of a cluster cannot be made as configured.
+    #[error("the cluster cannot be set up: {what}")]
+    UnusableConfiguration {
+        /// What is wrong.
+        what: String,
+    },
     /// Too many events at one instant.
     #[error("more than {limit} events at {at:?}: time does not advance")]
     ZeroTimeSpin {
@@ -144,6 +150,7 @@ impl SimError {
             | Self::Stuck { at, .. }
             | Self::UnusableStepTime { at, .. }
             | Self::ZeroTimeSpin { at, .. } => *at,
+            Self::UnusableConfiguration { .. } => SimTime::ZERO,
         }
     }
 }
@@ -195,13 +202,13 @@ pub(super) struct World<'a, R: Recorder> {
     /// Replicas touched in the present instant, and when those that acted want to be woken.
     touched: Vec<u32>,
     wakes: Vec<(u32, SimTime)>,
-    ended: Vec<RequestId>,
+    heard: Heard,
     /// How far a replica's host has come in a leap.
     leapt_to: SimTime,
 }
 
 /// Events at one instant beyond which time has stopped: these, and for every request and replica a few.
-const SPIN_LIMIT: u64 = 10_000;
+pub(super) const SPIN_LIMIT: u64 = 10_000;
 pub(super) const EVENTS_AT_ONCE: u64 = 8;
 
 impl<'a, R: Recorder> World<'a, R> {
@@ -243,7 +250,7 @@ impl<'a, R: Recorder> World<'a, R> {
             has_started: false,
             touched: Vec::new(),
             wakes: Vec::new(),
-            ended: Vec::new(),
+            heard: Heard::default(),
             leapt_to: SimTime::ZERO,
         }
     }
@@ -292,7 +299,7 @@ impl<'a, R: Recorder> World<'a, R> {
             step_time: self.step_time,
             live: &mut self.live,
             recorder,
-            ended: &mut self.ended,
+            heard: &mut self.heard,
         };
         for replica in &mut self.replicas {
             replica.cut_off(&mut around);
@@ -401,7 +408,7 @@ impl<'a, R: Recorder> World<'a, R> {
                     step_time: self.step_time,
                     live: &mut self.live,
                     recorder,
-                    ended: &mut self.ended,
+                    heard: &mut self.heard,
                 };
                 self.replicas[replica as usize].wake(now, &mut around);
                 self.touched.push(replica);
@@ -425,7 +432,7 @@ impl<'a, R: Recorder> World<'a, R> {
             step_time: self.step_time,
             live: &mut self.live,
             recorder,
-            ended: &mut self.ended,
+            heard: &mut self.heard,
         };
         self.touched.sort_unstable();
         self.touched.dedup();
@@ -435,8 +442,8 @@ impl<'a, R: Recorder> World<'a, R> {
             }
         }
         if let LoadModel::ClosedLoop { think, .. } = self.config.load {
-            for index in 0..self.ended.len() {
-                let id = self.ended[index];
+            for index in 0..self.heard.ended.len() {
+                let id = self.heard.ended[index];
                 let seen = self
                     .config
                     .front_end
@@ -445,11 +452,11 @@ impl<'a, R: Recorder> World<'a, R> {
             }
         }
         if self.clients.is_some() {
-            let ended = std::mem::take(&mut self.ended);
+            let ended = std::mem::take(&mut self.heard.ended);
             self.at_clients(recorder, |clients, reach| clients.deliver(&ended, reach));
-            self.ended = ended;
+            self.heard.ended = ended;
         }
-        self.ended.clear();
+        self.heard.clear();
         self.live.tell_ended(recorder);
         if self.leaps {
             self.leap(now, limit, recorder);
@@ -466,7 +473,7 @@ impl<'a, R: Recorder> World<'a, R> {
             step_time: self.step_time,
             live: &mut self.live,
             recorder,
-            ended: &mut self.ended,
+            heard: &mut self.heard,
         };
         for index in 0..self.wakes.len() {
             let others = self.wakes.iter().enumerate().filter(|(other, _)| *other != index);

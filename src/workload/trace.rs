@@ -33,6 +33,10 @@ pub struct TraceRequest {
     pub prefix: Option<Prefix>,
     /// Scheduling priority; smaller is served first (rule S20).
     pub priority: i32,
+    /// Whose request it is: tenants are numbered from 0.
+    pub tenant: u32,
+    /// The conversation that it belongs to, for routers that keep one together.
+    pub session: Option<u32>,
     /// Accepted drafts per verification, used cyclically (speculative decoding); empty = none accepted.
     pub accepted_drafts: Vec<u8>,
 }
@@ -47,6 +51,8 @@ impl TraceRequest {
             eos_at: None,
             prefix: None,
             priority: 0,
+            tenant: 0,
+            session: None,
             accepted_drafts: Vec::new(),
         }
     }

@@ -601,6 +601,7 @@ impl Engine for VllmEngine {
 
     fn list_all(&mut self, left: &mut Vec<Left>) {
         self.write_back(self.planned);
+        self.forbid_repetition();
         self.take_left(left);
     }
 }

@@ -104,6 +104,7 @@ fn totals(run: &RunRecord) -> Vec<ReplicaTotals> {
         free_blocks_at_end: r.free_blocks_at_end,
         preemptions: r.preemptions,
         livelock: r.livelock,
+        busy: r.busy,
     };
     run.replicas.iter().map(totals).collect()
 }

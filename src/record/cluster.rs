@@ -1,0 +1,91 @@
+//! What happened in a cluster beside its requests and steps.
+
+use crate::cluster::lifecycle::Phase;
+use crate::engine::RequestId;
+use crate::units::SimTime;
+
+/// What a request went through on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct JobRecord {
+    /// Whose it is.
+    pub tenant: u32,
+    /// Times it was sent to a group to be answered, hedges among them.
+    pub attempts: u32,
+    /// Times it was tried again.
+    pub retries: u32,
+    /// When the gateway first sent it on.
+    pub dispatched: Option<SimTime>,
+    /// Output tokens of attempts that did not become its answer.
+    pub wasted_output_tokens: u32,
+    /// Prompt tokens that those attempts were asked to compute.
+    pub wasted_input_tokens: u32,
+    /// Bytes of KV that were moved for it.
+    pub transferred_bytes: u64,
+    /// Group that answered it, as numbered in [`ClusterRecord::groups`].
+    pub group: Option<u32>,
+    /// Group that did its prefill, if another one.
+    pub prefill_group: Option<u32>,
+    /// When its KV had been moved.
+    pub transfer: Option<SimTime>,
+}
+
+/// One replica group's life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupRecord {
+    /// Number of its pool.
+    pub pool: u32,
+    /// Its replicas: numbers of data-parallel ranks.
+    pub replicas: Vec<u32>,
+    /// Revision that it serves.
+    pub revision: u32,
+    /// Its phases and when each began, by time.
+    pub phases: Vec<(SimTime, Phase)>,
+}
+
+/// One line of the failure timeline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TimelineEvent {
+    /// When.
+    pub at: SimTime,
+    /// What, such as `fault`, `detected`, `routes_removed`, `starting`, `ready`, `drained`.
+    pub event: &'static str,
+    /// Which group, link, node or zone, and what more there is to say.
+    pub what: String,
+    /// The group, where it is about one.
+    pub group: Option<u32>,
+}
+
+/// A cluster's run, beside its requests and steps.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClusterRecord {
+    /// Names of the pools.
+    pub pools: Vec<String>,
+    /// All groups there ever were.
+    pub groups: Vec<GroupRecord>,
+    /// What befell them, by time.
+    pub timeline: Vec<TimelineEvent>,
+    /// Of each request, in the order of their ids.
+    pub jobs: Vec<JobRecord>,
+    /// Queue at the gateway after each change: when, and how many wait.
+    pub gateway_queue: Vec<(SimTime, u32)>,
+    /// Bytes that crossed each link, and its name.
+    pub links: Vec<(String, u64)>,
+    /// Output tokens of attempts that were given up.
+    pub cancelled_output_tokens: u64,
+    /// Transfers that broke off.
+    pub failed_transfers: u64,
+    /// Prefills that nobody had read when their leases ended (rule D14).
+    pub leases_expired: u64,
+    /// Retries that a budget refused.
+    pub retries_refused: u64,
+    /// Requests that nobody could ever serve were left when nothing but control loops was going on.
+    pub stranded: u32,
+}
+
+impl ClusterRecord {
+    /// Takes over what was kept of requests.
+    pub fn set_jobs(&mut self, mut jobs: Vec<(RequestId, JobRecord)>) {
+        jobs.sort_by_key(|(id, _)| *id);
+        self.jobs = jobs.into_iter().map(|(_, job)| job).collect();
+    }
+}

@@ -1,0 +1,330 @@
+//! Control loops: metrics, autoscalers, rollouts.
+
+use std::collections::VecDeque;
+
+use super::config::{FleetConfig, PoolRole};
+use super::groups::{Rank, Seen};
+use super::world::{Event, Fleet};
+use crate::cluster::autoscale::{Observed, Reading, ScalePolicy};
+use crate::cluster::lifecycle::Phase;
+use crate::cluster::ratio::Ratio;
+use crate::cluster::rollout::{Action, FleetState, Rollout, RolloutError, RolloutPhase};
+use crate::record::Recorder;
+use crate::sim::kernel::Class;
+use crate::units::{SimDuration, SimTime};
+
+/// What was read of all groups at some instant.
+#[derive(Debug)]
+struct Snapshot {
+    at: SimTime,
+    groups: Vec<(u32, Seen, Vec<Rank>)>,
+}
+
+/// A rollout under way.
+#[derive(Debug)]
+struct Roll {
+    pool: usize,
+    rollout: Rollout,
+    slowdown: Ratio,
+    /// When it wants to be asked, as far as that is among the events.
+    due: Option<SimTime>,
+}
+
+/// The control loops.
+#[derive(Debug)]
+pub(super) struct Control {
+    scalers: Vec<(usize, ScalePolicy)>,
+    rolls: Vec<Roll>,
+    snapshots: VecDeque<Snapshot>,
+    /// Faults that slow the loading of weights, and that make metrics old.
+    pub weight_slowdowns: Vec<(usize, Ratio)>,
+    pub stale: Vec<(usize, SimDuration)>,
+    /// Events of control loops to come.
+    pub scheduled: u32,
+    /// Some group has entered another phase.
+    pub pools_changed: bool,
+    /// Attempts sent to groups since the autoscalers last counted them.
+    pub arrivals: u64,
+    counted_at: SimTime,
+}
+
+/// How traffic is split while a canary is watched.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CanarySplit {
+    /// Of the new revision.
+    pub share: f64,
+    pub new: u32,
+    pub old: u32,
+}
+
+impl Control {
+    /// The loops of a cluster.
+    ///
+    /// # Errors
+    /// [`RolloutError`] for a rollout that cannot be made.
+    pub fn new(config: &FleetConfig) -> Result<Self, RolloutError> {
+        let rolls = config.rollouts.iter().map(|(pool, rollout)| {
+            Ok(Roll {
+                pool: *pool,
+                rollout: Rollout::new(rollout.config, config.pools[*pool].groups)?,
+                slowdown: rollout.slowdown,
+                due: None,
+            })
+        });
+        Ok(Self {
+            scalers: config.scaling.clone(),
+            rolls: rolls.collect::<Result<_, _>>()?,
+            snapshots: VecDeque::new(),
+            weight_slowdowns: Vec::new(),
+            stale: Vec::new(),
+            scheduled: 0,
+            pools_changed: false,
+            arrivals: 0,
+            counted_at: SimTime::ZERO,
+        })
+    }
+
+    pub fn canary_share(&self, is_among: impl Fn(usize) -> bool) -> Option<CanarySplit> {
+        let roll = self.rolls.iter().find(|r| is_among(r.pool) && r.rollout.canary_share().is_some())?;
+        Some(CanarySplit {
+            share: roll.rollout.canary_share()?,
+            new: 1,
+            old: 0,
+        })
+    }
+
+    /// What the new revision of a pool takes of the old one's step time.
+    pub fn revision_slowdown(&self, pool: usize) -> Option<Ratio> {
+        self.rolls.iter().find(|r| r.pool == pool).map(|r| r.slowdown)
+    }
+
+    /// What loading weights takes of its time now: the slowest of what slows it.
+    pub fn weight_store(&self) -> Ratio {
+        let slower = |a: &Ratio, b: &Ratio| {
+            let (a_n, b_n) = (u64::from(a.numerator), u64::from(b.numerator));
+            (a_n * u64::from(b.denominator)).cmp(&(b_n * u64::from(a.denominator)))
+        };
+        let factors = self.weight_slowdowns.iter().map(|(_, factor)| *factor);
+        factors.max_by(slower).unwrap_or(Ratio::ONE)
+    }
+}
+
+impl<R: Recorder> Fleet<'_, R> {
+    /// Starts the control loops.
+    pub(super) fn start_control(&mut self) {
+        self.schedule_faults();
+        if self.config.routing.metrics_interval > SimDuration::ZERO {
+            self.schedule_control(SimTime::ZERO, Event::Scrape);
+        }
+        for index in 0..self.control.scalers.len() {
+            let first = match &self.control.scalers[index].1 {
+                ScalePolicy::Fixed => None,
+                ScalePolicy::Schedule(_) => self.control.scalers[index].1.next_at(SimTime::ZERO),
+                ScalePolicy::Metric(scaler) => Some(scaler.config().interval).map(|d| SimTime::ZERO + d),
+            };
+            if let Some(at) = first {
+                self.schedule_control(at, Event::Scale(index as u32));
+            }
+        }
+        self.wake_rollouts();
+    }
+
+    fn schedule_control(&mut self, at: SimTime, event: Event) {
+        self.control.scheduled += 1;
+        self.kernel.schedule(at, Class::Control, event);
+    }
+
+    /// Routers see the engines as they are.
+    pub(super) fn sees_the_present(&self) -> bool {
+        self.config.routing.metrics_interval == SimDuration::ZERO && self.control.stale.is_empty()
+    }
+
+    /// The metrics of all groups are read; those that are old enough are what routers see.
+    pub(super) fn scrape(&mut self) {
+        let now = self.now();
+        let mut groups = Vec::new();
+        for number in 0..self.groups.len() as u32 {
+            if self.groups[number as usize].takes_deliveries() {
+                let before = {
+                    let g = &self.groups[number as usize];
+                    (g.seen, g.ranks.clone())
+                };
+                self.read_metrics(number);
+                let group = &mut self.groups[number as usize];
+                groups.push((number, group.seen, group.ranks.clone()));
+                (group.seen, group.ranks) = before;
+            }
+        }
+        self.control.snapshots.push_back(Snapshot { at: now, groups });
+        let mut seen = None;
+        while let Some(first) = self.control.snapshots.front()
+            && self.seen_at(first.at) <= now
+        {
+            seen = self.control.snapshots.pop_front();
+        }
+        if let Some(snapshot) = seen {
+            for (number, seen, ranks) in snapshot.groups {
+                let group = &mut self.groups[number as usize];
+                group.seen = seen;
+                for (mine, read) in group.ranks.iter_mut().zip(ranks) {
+                    mine.seen = read.seen;
+                }
+                group.balancer.snapshot();
+            }
+            self.router.snapshot();
+            self.prefill_router.snapshot();
+        }
+        self.schedule_control(now + self.config.routing.metrics_interval, Event::Scrape);
+    }
+
+    /// An autoscaler decides.
+    pub(super) fn scale(&mut self, index: usize) {
+        let now = self.now();
+        let pool = self.control.scalers[index].0;
+        let observed = self.observe(pool);
+        let decided = self.control.scalers[index].1.decide(now, &observed);
+        if let Some(change) = decided {
+            let name = self.config.pools[pool].name.clone();
+            self.tell("scale", None, format!("{name}: {change:+} groups"));
+            self.change_pool(pool, change);
+        }
+        if let Some(at) = self.control.scalers[index].1.next_at(now) {
+            self.schedule_control(at.max(SimTime(now.0 + 1)), Event::Scale(index as u32));
+        }
+    }
+
+    /// What an autoscaler would see of a pool.
+    fn observe(&mut self, pool: usize) -> Observed {
+        let now = self.now();
+        let mut observed = Observed::default();
+        let mut kv = 0.0;
+        let mut reading = Reading::default();
+        for number in 0..self.groups.len() as u32 {
+            if self.groups[number as usize].pool != pool {
+                continue;
+            }
+            match self.groups[number as usize].phase() {
+                Phase::Ready => {
+                    observed.ready += 1;
+                    let before = self.groups[number as usize].seen;
+                    self.read_metrics(number);
+                    let group = &mut self.groups[number as usize];
+                    reading.waiting += u64::from(group.seen.waiting);
+                    reading.running += u64::from(group.seen.running);
+                    reading.in_flight += u64::from(group.in_flight);
+                    kv += group.seen.kv_usage;
+                    group.seen = before;
+                }
+                Phase::Starting(_) | Phase::Failed => observed.starting += 1,
+                Phase::Draining => observed.draining += 1,
+                Phase::Absent | Phase::Stopped => {}
+            }
+        }
+        let since = now.since(self.control.counted_at).as_secs_f64();
+        reading.ready = observed.ready;
+        reading.kv_usage = kv / f64::from(observed.ready.max(1));
+        reading.requests_per_s = if since > 0.0 { self.control.arrivals as f64 / since } else { 0.0 };
+        if self.config.pools[pool].role != PoolRole::Prefill {
+            reading.waiting += self.gateway.queue.len() as u64;
+            reading.in_flight += self.gateway.queue.len() as u64;
+            reading.oldest_waiting = self.gateway.queue.peek().map_or(SimDuration::ZERO, |item| now.since(item.at));
+        }
+        (self.control.arrivals, self.control.counted_at) = (0, now);
+        observed.reading = reading;
+        observed
+    }
+
+    /// Adds groups to a pool, or drains some of it: those that still start, then the newest.
+    fn change_pool(&mut self, pool: usize, change: i32) {
+        let most = self.config.pools[pool].max_groups as usize;
+        for _ in 0..change.max(0) {
+            let exist = self.groups.iter().filter(|g| g.pool == pool && g.phase() != Phase::Stopped).count();
+            if exist < most {
+                let revision = self.groups.iter().filter(|g| g.pool == pool).map(|g| g.revision).max();
+                let group = self.add_group(pool, revision.unwrap_or(0));
+                self.start_group(group);
+            }
+        }
+        self.drain_some(pool, change.min(0).unsigned_abs(), None, None);
+    }
+
+    fn drain_some(&mut self, pool: usize, count: u32, revision: Option<u32>, timeout: Option<SimDuration>) {
+        let of_pool = |g: &super::groups::Group| g.pool == pool && revision.is_none_or(|r| r == g.revision);
+        let mut chosen: Vec<(bool, u32)> = (0..)
+            .zip(&self.groups)
+            .filter(|(_, g)| of_pool(g) && matches!(g.phase(), Phase::Ready | Phase::Starting(_)))
+            .map(|(number, g)| (g.phase() == Phase::Ready, number))
+            .collect();
+        chosen.sort_by_key(|&(ready, number)| (ready, std::cmp::Reverse(number)));
+        for (_, number) in chosen.into_iter().take(count as usize) {
+            self.drain_group(number, timeout);
+        }
+    }
+
+    /// After all else at an instant: rollouts hear of groups in new phases.
+    pub(super) fn settle_control(&mut self) {
+        if std::mem::take(&mut self.control.pools_changed) {
+            for index in 0..self.control.rolls.len() {
+                self.roll(index);
+            }
+        }
+    }
+
+    fn wake_rollouts(&mut self) {
+        for index in 0..self.control.rolls.len() {
+            let roll = &mut self.control.rolls[index];
+            let wake = roll.rollout.wake().filter(|&at| roll.due.is_none_or(|due| due != at));
+            if let Some(at) = wake {
+                roll.due = Some(at);
+                let at = at.max(self.now());
+                self.schedule_control(at, Event::Rollout(index as u32));
+            }
+        }
+    }
+
+    /// A rollout takes its next steps.
+    pub(super) fn roll(&mut self, index: usize) {
+        let (now, pool) = (self.now(), self.control.rolls[index].pool);
+        let state = self.fleet_state(pool);
+        let roll = &mut self.control.rolls[index];
+        if roll.rollout.phase() == RolloutPhase::Waiting && now < roll.rollout.config().at {
+            return;
+        }
+        let timeout = Some(roll.rollout.config().drain_timeout);
+        for action in roll.rollout.next(now, &state) {
+            let start = |count: u32, revision: u32, fleet: &mut Self| {
+                for _ in 0..count {
+                    let group = fleet.add_group(pool, revision);
+                    fleet.start_group(group);
+                }
+            };
+            match action {
+                Action::StartNew(count) => start(count, 1, self),
+                Action::StartOld(count) => start(count, 0, self),
+                Action::DrainOld(count) => self.drain_some(pool, count, Some(0), timeout),
+                Action::DrainNew(count) => self.drain_some(pool, count, Some(1), timeout),
+                Action::RollBack => self.tell("rollback", None, self.config.pools[pool].name.clone()),
+                Action::Done => self.tell("rollout_done", None, self.config.pools[pool].name.clone()),
+            }
+        }
+        self.wake_rollouts();
+    }
+
+    fn fleet_state(&self, pool: usize) -> FleetState {
+        let mut state = FleetState::default();
+        for group in self.groups.iter().filter(|g| g.pool == pool) {
+            let of_new = group.revision > 0;
+            let count = match (group.phase(), of_new) {
+                (Phase::Starting(_) | Phase::Failed, false) => &mut state.old_starting,
+                (Phase::Ready, false) => &mut state.old_ready,
+                (Phase::Draining, false) => &mut state.old_draining,
+                (Phase::Starting(_) | Phase::Failed, true) => &mut state.new_starting,
+                (Phase::Ready, true) => &mut state.new_ready,
+                (Phase::Draining, true) => &mut state.new_draining,
+                (Phase::Absent | Phase::Stopped, _) => continue,
+            };
+            *count += 1;
+        }
+        state
+    }
+}

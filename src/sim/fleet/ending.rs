@@ -1,0 +1,309 @@
+//! How attempts and jobs end: each offered request has exactly one terminal state.
+
+use super::config::Fate;
+use super::dispatch::no_tokens;
+use super::jobs::{JobNumber, JobState, Place};
+use super::world::{Event, Fleet, Wait};
+use crate::cluster::gateway::Cause;
+use crate::engine::Leg;
+use crate::record::{Recorder, RequestRecord, Status};
+use crate::sim::kernel::Class;
+
+impl<R: Recorder> Fleet<'_, R> {
+    /// Acts on what replicas told, until nobody tells more.
+    pub(super) fn hear(&mut self) {
+        while !self.heard.is_empty() {
+            let mut heard = std::mem::take(&mut self.heard);
+            heard.ended.sort_unstable();
+            heard.started.sort_unstable();
+            self.hear_loads(&heard.loads);
+            self.hear_started(&heard.started);
+            self.hear_tokens();
+            for &place in &heard.ended {
+                self.attempt_ended(place);
+            }
+            heard.clear();
+            if self.heard.is_empty() {
+                self.heard = heard;
+                break;
+            }
+        }
+    }
+
+    /// An engine is done with an attempt.
+    fn attempt_ended(&mut self, place: Place) {
+        let attempt = self.attempts.get(place);
+        if attempt.is_over {
+            // It was given up, and ended before its cancellation came.
+            return;
+        }
+        let (job, leg) = (attempt.job, attempt.leg);
+        self.leave_group(place);
+        let rejected = self.attempts.live(place).record.status == Status::Rejected;
+        match leg {
+            _ if rejected => self.attempt_failed(place, Cause::Rejected),
+            Leg::Prefill => self.prefill_ended(place),
+            Leg::Whole | Leg::Decode => self.answer(job, place),
+        }
+    }
+
+    /// An attempt counts no more, and its group is free of it.
+    pub(super) fn leave_group(&mut self, place: Place) {
+        let asked = &self.attempts.live(place).asked;
+        let size = (asked.input_tokens, asked.max_output_tokens);
+        let has_started = self.attempts.live(place).record.first_token.is_some();
+        let attempt = self.attempts.get(place);
+        attempt.is_over = true;
+        let (group, replica) = (attempt.group, attempt.replica);
+        self.groups[group as usize].gave_back(replica, size, has_started);
+    }
+
+    /// The record of a job that this attempt answers, or answered in part.
+    fn record_of(&mut self, job: JobNumber, place: Place) -> RequestRecord {
+        let live = self.attempts.live(place);
+        let tokens = std::mem::replace(&mut live.record.tokens, no_tokens());
+        let mut record = RequestRecord {
+            tokens,
+            ..live.record.clone()
+        };
+        let job = self.jobs.get(job);
+        (record.scheduled, record.sent) = (job.record.scheduled, job.record.sent);
+        record.input_tokens = job.asked.input_tokens;
+        if let Some(prefill) = &job.prefilled {
+            record.enqueued = prefill.enqueued;
+            record.first_scheduled = prefill.first_scheduled;
+            record.cached_tokens = record.cached_tokens.max(prefill.cached_tokens);
+        }
+        record
+    }
+
+    /// An attempt has all its output: that is the job's.
+    fn answer(&mut self, job: JobNumber, place: Place) {
+        let record = self.record_of(job, place);
+        let kept = std::mem::take(&mut self.attempts.live(place).kept);
+        let group = self.attempts.get(place).group;
+        let seen = self
+            .config
+            .front_end
+            .seen(self.now(), self.attempts.live(place).tokens_before_last());
+        let j = self.jobs.get(job);
+        (j.record, j.kept) = (record, kept);
+        j.told.group = Some(group);
+        j.places.retain(|&p| p != place);
+        self.gateway.answered.push(seen);
+        self.end_job(job, None);
+    }
+
+    /// A job has its terminal state: that of its record, or another one. Attempts that are left are given up.
+    fn end_job(&mut self, job: JobNumber, status: Option<Status>) {
+        let j = self.jobs.get(job);
+        let was_active = j.state == JobState::Active;
+        j.state = JobState::Ended;
+        if let Some(status) = status {
+            j.record.status = status;
+        }
+        self.jobs.open -= 1;
+        self.gateway.in_flight -= u32::from(was_active);
+        for place in std::mem::take(&mut self.jobs.get(job).places) {
+            self.cancel(place);
+        }
+        if status.is_some() {
+            let now = self.now();
+            self.gateway.answered.push(now);
+        }
+    }
+
+    /// Gives up an attempt; its engine hears of it later.
+    pub(super) fn cancel(&mut self, place: Place) {
+        let attempt = self.attempts.get(place);
+        if attempt.is_over {
+            return;
+        }
+        let job = attempt.job;
+        self.leave_group(place);
+        self.stop_reading(place);
+        if !self.jobs.has_ended(job) {
+            self.jobs.get(job).places.retain(|&p| p != place);
+        }
+        let at = self.now() + self.config.gateway.cancel_latency;
+        self.gateway.obligations += 1;
+        self.kernel.schedule(at, Class::Control, Event::Cancel(place));
+    }
+
+    /// An attempt broke off or was turned away.
+    pub(super) fn attempt_failed(&mut self, place: Place, cause: Cause) {
+        let job = self.attempts.get(place).job;
+        let live = self.attempts.live(place);
+        live.has_ended = true;
+        let (output, input) = (live.record.output_tokens, live.asked.input_tokens);
+        if self.jobs.has_ended(job) {
+            self.record.cancelled_output_tokens += u64::from(output);
+            return;
+        }
+        self.jobs.get(job).places.retain(|&p| p != place);
+        if !self.jobs.get(job).places.is_empty() {
+            // Another copy of it goes on.
+            self.waste(job, output, input);
+            return;
+        }
+        let is_prefill = self.attempts.get(place).leg == Leg::Prefill;
+        let resumes = self.config.recovery.in_flight == Fate::Resume && cause == Cause::Failed && !is_prefill;
+        if !is_prefill {
+            let mut record = self.record_of(job, place);
+            self.recorder.broke(&mut record);
+            let kept = std::mem::take(&mut self.attempts.live(place).kept);
+            let j = self.jobs.get(job);
+            if resumes {
+                j.resumed_tokens = record.output_tokens;
+            }
+            (j.record, j.kept) = (record, kept);
+        }
+        let before = if resumes { 0 } else { output };
+        self.waste(job, before, input);
+        self.turned_down(job, cause);
+    }
+
+    fn waste(&mut self, job: JobNumber, output: u32, input: u32) {
+        let told = &mut self.jobs.get(job).told;
+        told.wasted_output_tokens = told.wasted_output_tokens.saturating_add(output);
+        told.wasted_input_tokens = told.wasted_input_tokens.saturating_add(input);
+    }
+
+    /// Nobody serves a job now: it is tried again, or that is its end.
+    pub(super) fn turned_down(&mut self, job: JobNumber, cause: Cause) {
+        let now = self.now();
+        let dies = self.config.recovery.in_flight == Fate::Fail && cause == Cause::Failed;
+        let attempts = self.jobs.get(job).told.retries + 1;
+        let retry = &self.config.gateway.retry;
+        if !dies && retry.wants(attempts, cause) && self.gateway.retry_budget.may_retry(now) {
+            let wait = retry.backoff(attempts + 1, &mut self.backoffs);
+            let j = self.jobs.get(job);
+            let was_active = j.state == JobState::Active;
+            j.state = JobState::BacksOff;
+            j.prefill_locally = false;
+            self.gateway.in_flight -= u32::from(was_active);
+            if self.jobs.get(job).resumed_tokens == 0 {
+                self.start_anew(job);
+            }
+            self.kernel.schedule(now + wait, Class::Control, Event::Retry(job));
+            return;
+        }
+        let status = match cause {
+            Cause::Failed => Status::Failed,
+            Cause::TimedOut => Status::TimedOut,
+            Cause::Rejected => Status::Rejected,
+        };
+        self.end_job(job, Some(status));
+    }
+
+    /// What a client saw of an attempt that is repeated from its start counts no more.
+    fn start_anew(&mut self, job: JobNumber) {
+        let j = self.jobs.get(job);
+        j.prefilled = None;
+        j.kept = Default::default();
+        j.record = RequestRecord {
+            scheduled: j.record.scheduled,
+            sent: j.record.sent,
+            ..crate::sim::live::offered(&j.asked)
+        };
+    }
+
+    /// The wait before another try is over.
+    pub(super) fn retry(&mut self, job: JobNumber) {
+        if !self.jobs.has_ended(job) && self.jobs.get(job).state == JobState::BacksOff {
+            self.jobs.get(job).told.retries += 1;
+            self.enter_gateway(job);
+        }
+    }
+
+    /// A stream breaks, or a connection is refused.
+    pub(super) fn broken(&mut self, place: Place) {
+        let Some(attempt) = self.attempts.find(place) else {
+            return;
+        };
+        if attempt.is_over {
+            return;
+        }
+        let (job, leg) = (attempt.job, attempt.leg);
+        self.leave_group(place);
+        self.stop_reading(place);
+        if leg == Leg::Prefill && self.config.transfer.local_fallback {
+            self.attempts.live(place).has_ended = true;
+            let j = self.jobs.get(job);
+            j.places.retain(|&p| p != place);
+            j.prefill_locally = true;
+            self.dispatch(job);
+        } else {
+            self.attempt_failed(place, Cause::Failed);
+        }
+    }
+
+    /// A client has waited long enough.
+    pub(super) fn time_out(&mut self, job: JobNumber, wait: Wait) {
+        if self.jobs.has_ended(job) {
+            return;
+        }
+        let state = self.jobs.get(job).state;
+        match wait {
+            Wait::Gateway if state != JobState::Queued => return,
+            Wait::FirstToken if self.has_first_token(job) => return,
+            _ => {}
+        }
+        if state == JobState::Queued {
+            self.gateway.queue.remove(job);
+            self.note_queue();
+        }
+        let places = self.jobs.get(job).places.clone();
+        for place in places {
+            if self.attempts.get(place).leg != Leg::Prefill {
+                self.see_partial(job, place);
+            }
+            self.cancel(place);
+        }
+        if wait == Wait::End {
+            self.end_job(job, Some(Status::TimedOut));
+        } else {
+            self.turned_down(job, Cause::TimedOut);
+        }
+    }
+
+    fn has_first_token(&mut self, job: JobNumber) -> bool {
+        let places = self.jobs.get(job).places.clone();
+        let mut of = places.iter().map(|&p| self.attempts.live(p).record.first_token);
+        of.any(|t| t.is_some()) || self.jobs.get(job).record.first_token.is_some()
+    }
+
+    /// What a client that gives up has seen of an attempt.
+    fn see_partial(&mut self, job: JobNumber, place: Place) {
+        self.tell_tokens(place);
+        let live = self.attempts.live(place);
+        // Its row may go on until the cancellation comes; what that gives is told to nobody.
+        let seen = RequestRecord {
+            ..live.record.clone()
+        };
+        let kept = std::mem::take(&mut live.kept);
+        let mut record = seen;
+        {
+            let j = self.jobs.get(job);
+            (record.scheduled, record.sent) = (j.record.scheduled, j.record.sent);
+            record.input_tokens = j.asked.input_tokens;
+        }
+        self.recorder.broke(&mut record);
+        let j = self.jobs.get(job);
+        (j.record, j.kept) = (record, kept);
+    }
+
+    /// The run ends before this job does.
+    pub(super) fn leave_unfinished(&mut self, job: JobNumber) {
+        let place = self.jobs.get(job).places.last().copied();
+        if let Some(place) = place.filter(|&p| self.attempts.get(p).leg != Leg::Prefill) {
+            let record = self.record_of(job, place);
+            let kept = std::mem::take(&mut self.attempts.live(place).kept);
+            let j = self.jobs.get(job);
+            (j.record, j.kept) = (record, kept);
+        }
+        let j = self.jobs.get(job);
+        j.record.status = Status::Unfinished;
+        j.state = JobState::Ended;
+    }
+}

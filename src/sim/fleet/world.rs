@@ -1,0 +1,414 @@
+//! The event loop of a cluster.
+
+use std::collections::BTreeMap;
+
+use rand_pcg::Pcg64;
+
+use super::config::{FleetConfig, PoolRole};
+use super::control::Control;
+use super::dispatch::Gateway;
+use super::groups::Group;
+use super::jobs::{Attempts, JobNumber, JobState, Jobs, Place};
+use super::lazy::Slot;
+use crate::cluster::link::{Network, TransferId};
+use crate::cluster::router::Router;
+use crate::engine::RequestId;
+use crate::record::{ClusterRecord, FullRecorder, Recorder, ReplicaTotals, RunRecord, TimelineEvent};
+use crate::rng::{Purpose, stream};
+use crate::sim::kernel::{Class, Kernel};
+use crate::sim::replica::Heard;
+use crate::sim::run::StreamError;
+use crate::sim::world::{EVENTS_AT_ONCE, LoadModel, Pace, SPIN_LIMIT, SimError};
+use crate::steptime::StepTime;
+use crate::units::SimTime;
+use crate::workload::trace::{Trace, TraceRequest};
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Event {
+    /// A replica's own event; void if its version has passed.
+    Wake { replica: u32, version: u32 },
+    /// A client sends.
+    Send(JobNumber),
+    /// An attempt reaches its group.
+    Deliver(Place),
+    /// A job is tried again.
+    Retry(JobNumber),
+    /// A job may be sent a second time.
+    Hedge(JobNumber),
+    /// A client gives up if it has no first token, no end, or no place behind the gateway.
+    Timeout(JobNumber, Wait),
+    /// A cancellation reaches the engine.
+    Cancel(Place),
+    /// A stream breaks, or a connection is refused.
+    Broken(Place),
+    /// The proxy hears of a prefill's end.
+    PrefillAnswered(Place),
+    /// A transfer's descriptors are posted.
+    TransferPosted(Place),
+    /// Something changes on the links; void if its version has passed.
+    Network(u32),
+    /// A prefill's lease may end.
+    Lease(Place),
+    /// A fault of the configuration begins or ends.
+    Fault(u32),
+    Mended(u32),
+    /// A crash is noticed, then the group is out of the routes.
+    Detected { group: u32, incarnation: u32 },
+    Unrouted { group: u32, incarnation: u32 },
+    /// A starting group's next stage, or its readiness.
+    Stage { group: u32, incarnation: u32 },
+    /// A draining group is ended.
+    DrainTimeout { group: u32, incarnation: u32 },
+    /// Control loops.
+    Scrape,
+    Scale(u32),
+    Rollout(u32),
+}
+
+/// What a client waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    FirstToken,
+    End,
+    Gateway,
+}
+
+/// A cluster at work.
+pub(super) struct Fleet<'a, R: Recorder> {
+    pub config: &'a FleetConfig,
+    pub step_times: &'a [&'a dyn StepTime],
+    pub leaps: bool,
+    pub kernel: Kernel<Event>,
+    pub recorder: R,
+    pub replicas: Vec<Slot>,
+    pub touched: Vec<u32>,
+    pub heard: Heard,
+    pub groups: Vec<Group>,
+    pub jobs: Jobs<R::Request>,
+    pub attempts: Attempts<R::Request>,
+    pub gateway: Gateway,
+    /// Routers by what they choose among: [`PoolRole::Prefill`] groups, and all others.
+    pub router: Router,
+    pub prefill_router: Router,
+    pub network: Network,
+    pub network_version: u32,
+    pub transfers: BTreeMap<TransferId, Place>,
+    pub control: Control,
+    pub backoffs: Pcg64,
+    pub canary_draws: Pcg64,
+    /// When anything but a control loop last happened.
+    pub last_progress: SimTime,
+    pub record: ClusterRecord,
+}
+
+/// A run of a cluster that was told to a recorder.
+#[derive(Debug)]
+pub struct FleetRun<R> {
+    /// What heard of it.
+    pub recorder: R,
+    /// Replicas by number.
+    pub replicas: Vec<ReplicaTotals>,
+    /// Groups, faults, and what became of each request on its way.
+    pub cluster: ClusterRecord,
+    /// When the last event happened.
+    pub end: SimTime,
+    /// Steps of all replicas.
+    pub steps: u64,
+}
+
+/// Runs a trace on a cluster until all work is done or the deadline has come.
+///
+/// # Errors
+/// [`SimError`] when the run cannot go on.
+pub fn run(
+    pace: Pace,
+    config: &FleetConfig,
+    step_times: &[&dyn StepTime],
+    trace: &Trace,
+) -> Result<(RunRecord, ClusterRecord), SimError> {
+    let requests = &trace.requests;
+    let mut order: Vec<RequestId> = (0..requests.len() as u32).collect();
+    if config.load == LoadModel::OpenLoop {
+        order.sort_by_key(|&id| requests[id as usize].arrival);
+    }
+    let stream = order
+        .into_iter()
+        .map(|id| Ok::<_, std::convert::Infallible>((id, requests[id as usize].clone())));
+    let told = run_told(pace, config, step_times, stream, FullRecorder::default()).map_err(|e| match e {
+        StreamError::Sim(e) => e,
+        StreamError::Requests(never) => match never {},
+    })?;
+    let mut recorder = told.recorder;
+    for (replica, totals) in (0..).zip(told.replicas) {
+        recorder.set_totals(replica, totals);
+    }
+    let mut run = recorder.into_run(told.end);
+    config.front_end.shift_tokens(&mut run);
+    Ok((run, told.cluster))
+}
+
+/// Runs a stream of requests, in the order of their sending, and tells a recorder of it. Memory grows with the requests
+/// in the system and with a few counts of each request.
+///
+/// # Errors
+/// [`StreamError`].
+pub fn run_streamed<R: Recorder, E>(
+    config: &FleetConfig,
+    step_times: &[&dyn StepTime],
+    requests: impl Iterator<Item = Result<TraceRequest, E>>,
+    recorder: R,
+) -> Result<FleetRun<R>, StreamError<E>> {
+    let numbered = (0..).zip(requests).map(|(id, request)| Ok((id, request?)));
+    run_told(Pace::Leap, config, step_times, numbered, recorder)
+}
+
+fn run_told<R: Recorder, E>(
+    pace: Pace,
+    config: &FleetConfig,
+    step_times: &[&dyn StepTime],
+    mut requests: impl Iterator<Item = Result<(RequestId, TraceRequest), E>>,
+    recorder: R,
+) -> Result<FleetRun<R>, StreamError<E>> {
+    let mut fleet = Fleet::new(pace, config, step_times, recorder).map_err(StreamError::Sim)?;
+    fleet.start_groups();
+    let mut failure = None;
+    let mut next = || requests.next()?.map_err(|e| failure = Some(e)).ok();
+    let ended = fleet.run(&mut next);
+    let ended = ended.map(|()| fleet.end(&mut next));
+    match failure {
+        Some(e) => Err(StreamError::Requests(e)),
+        None => ended.map_err(StreamError::Sim),
+    }
+}
+
+/// Gives the next request to be sent, if there is one.
+type Source<'s> = &'s mut dyn FnMut() -> Option<(RequestId, TraceRequest)>;
+
+impl<'a, R: Recorder> Fleet<'a, R> {
+    fn new(
+        pace: Pace,
+        config: &'a FleetConfig,
+        step_times: &'a [&'a dyn StepTime],
+        recorder: R,
+    ) -> Result<Self, SimError> {
+        let unusable = |what: String| SimError::UnusableConfiguration { what };
+        let draws = |purpose| stream(config.seed, purpose, config.replication);
+        let gateway = Gateway::new(&config.gateway).map_err(|e| unusable(e.to_string()))?;
+        let watched = gateway.charges_tokens;
+        let mut attempts = Attempts::new();
+        if watched {
+            attempts.live.watch_tokens();
+        }
+        let slots: u32 = config.pools.iter().map(|p| p.max_groups).sum();
+        Ok(Self {
+            leaps: pace == Pace::Leap && !watched,
+            kernel: Kernel::new(SPIN_LIMIT + EVENTS_AT_ONCE * u64::from(slots)),
+            recorder,
+            replicas: Vec::new(),
+            touched: Vec::new(),
+            heard: Heard::default(),
+            groups: Vec::new(),
+            jobs: Jobs::new(),
+            attempts,
+            gateway,
+            router: Router::new(config.routing.policy.clone(), draws(Purpose::Routing)),
+            prefill_router: Router::new(config.routing.prefill.clone(), draws(Purpose::PrefillRouting)),
+            network: Self::links(config).map_err(|e| unusable(e.to_string()))?,
+            network_version: 0,
+            transfers: BTreeMap::new(),
+            control: Control::new(config).map_err(|e| unusable(e.to_string()))?,
+            backoffs: draws(Purpose::Backoff),
+            canary_draws: draws(Purpose::Canary),
+            last_progress: SimTime::ZERO,
+            record: ClusterRecord {
+                pools: config.pools.iter().map(|p| p.name.clone()).collect(),
+                ..ClusterRecord::default()
+            },
+            config,
+            step_times,
+        })
+    }
+
+    pub fn now(&self) -> SimTime {
+        self.kernel.now()
+    }
+
+    /// Prompts and outputs are served by different groups.
+    pub fn is_disaggregated(&self) -> bool {
+        self.config.pools.iter().any(|p| p.role == PoolRole::Decode)
+    }
+
+    pub fn tell(&mut self, event: &'static str, group: Option<u32>, what: impl Into<String>) {
+        let at = self.now();
+        self.record.timeline.push(TimelineEvent {
+            at,
+            event,
+            what: what.into(),
+            group,
+        });
+    }
+
+    fn run(&mut self, source: Source<'_>) -> Result<(), SimError> {
+        let limit = self.config.deadline.map_or(SimTime(u64::MAX), |d| SimTime(d.0.saturating_add(1)));
+        self.start_clients(source);
+        self.start_control();
+        while let Some(at) = self.kernel.next_at().filter(|&at| at < limit) {
+            if self.has_nothing_to_do() || self.is_stranded(at) {
+                break;
+            }
+            while self.kernel.next_at() == Some(at) {
+                let event = self.kernel.pop().map_err(|s| SimError::ZeroTimeSpin {
+                    at: s.at,
+                    limit: s.limit,
+                })?;
+                if let Some(event) = event {
+                    self.handle(event, source);
+                }
+            }
+            self.settle(source)?;
+        }
+        Ok(())
+    }
+
+    fn start_clients(&mut self, source: Source<'_>) {
+        match self.config.load {
+            LoadModel::OpenLoop => self.send_next(None, source),
+            LoadModel::ClosedLoop { concurrency, .. } => {
+                (0..concurrency).for_each(|_| self.send_next(Some(SimTime::ZERO), source));
+            }
+            LoadModel::Offline | LoadModel::Clients(_) => {
+                while self.send_next_of(Some(SimTime::ZERO), source) {}
+            }
+        }
+    }
+
+    fn send_next(&mut self, at: Option<SimTime>, source: Source<'_>) {
+        self.send_next_of(at, source);
+    }
+
+    /// Schedules the next request, at its own arrival or at `at`; false when there is none.
+    fn send_next_of(&mut self, at: Option<SimTime>, source: Source<'_>) -> bool {
+        let Some((id, request)) = source() else {
+            return false;
+        };
+        self.kernel.allow(EVENTS_AT_ONCE);
+        let at = at.unwrap_or(request.arrival).max(self.now());
+        let job = self.jobs.add(id, request, at);
+        self.kernel.schedule(at, Class::Arrival, Event::Send(job));
+        true
+    }
+
+    fn handle(&mut self, event: Event, source: Source<'_>) {
+        if matches!(event, Event::Scrape | Event::Scale(_) | Event::Rollout(_)) {
+            self.control.scheduled -= 1;
+        } else {
+            self.last_progress = self.now();
+        }
+        match event {
+            Event::Wake { replica, version } => self.wake(replica, version),
+            Event::Send(job) => {
+                self.arrive(job);
+                if self.config.load == LoadModel::OpenLoop {
+                    self.send_next(None, source);
+                }
+            }
+            Event::Deliver(place) => self.deliver(place),
+            Event::Retry(job) => self.retry(job),
+            Event::Hedge(job) => self.hedge(job),
+            Event::Timeout(job, wait) => self.time_out(job, wait),
+            Event::Cancel(place) => self.cancelled(place),
+            Event::Broken(place) => self.broken(place),
+            Event::PrefillAnswered(place) => self.prefill_answered(place),
+            Event::TransferPosted(place) => self.transfer_posted(place),
+            Event::Network(version) => self.network_changes(version),
+            Event::Lease(place) => self.lease_ends(place),
+            Event::Fault(fault) => self.fault_begins(fault as usize),
+            Event::Mended(fault) => self.fault_ends(fault as usize),
+            Event::Detected { group, incarnation } => self.crash_detected(group, incarnation),
+            Event::Unrouted { group, incarnation } => self.unroute_crashed(group, incarnation),
+            Event::Stage { group, incarnation } => self.next_stage(group, incarnation),
+            Event::DrainTimeout { group, incarnation } => self.drain_timeout(group, incarnation),
+            Event::Scrape => self.scrape(),
+            Event::Scale(index) => self.scale(index as usize),
+            Event::Rollout(index) => self.roll(index as usize),
+        }
+    }
+
+    /// Lets everybody act on what happened at this instant.
+    fn settle(&mut self, source: Source<'_>) -> Result<(), SimError> {
+        loop {
+            self.settle_replicas()?;
+            if self.heard.is_empty() {
+                break;
+            }
+            self.hear();
+            self.pump();
+        }
+        self.settle_groups();
+        self.pump();
+        if let LoadModel::ClosedLoop { think, .. } = self.config.load {
+            for seen in std::mem::take(&mut self.gateway.answered) {
+                self.send_next(Some(seen + think), source);
+            }
+        }
+        self.gateway.answered.clear();
+        if self.touched.is_empty() {
+            self.jobs.tell_ended(&mut self.recorder);
+            self.attempts.forget();
+            Ok(())
+        } else {
+            self.settle(source)
+        }
+    }
+
+    /// All requests have their terminal state, and nothing is held or under way.
+    fn has_nothing_to_do(&self) -> bool {
+        self.jobs.open == 0
+            && self.transfers.is_empty()
+            && self.gateway.obligations == 0
+            && self.groups.iter().all(|g| g.in_flight == 0)
+    }
+
+    /// Nothing but control loops has happened for too long.
+    fn is_stranded(&mut self, at: SimTime) -> bool {
+        let only_control = self.kernel.len() == self.control.scheduled as usize;
+        let stranded = only_control && at.since(self.last_progress) > self.config.patience;
+        if stranded {
+            self.record.stranded = self.jobs.open;
+            let open = self.jobs.open;
+            self.tell("stranded", None, format!("{open} requests wait for groups that never come"));
+        }
+        stranded
+    }
+
+    /// Tells the recorder of what is left.
+    fn end(mut self, source: Source<'_>) -> FleetRun<R> {
+        let end = self.take_steps_left();
+        for job in self.jobs.numbers() {
+            if self.jobs.get(job).state != JobState::Ended {
+                self.leave_unfinished(job);
+            }
+        }
+        self.jobs.tell_all(&mut self.recorder);
+        while let Some((id, request)) = source() {
+            let job = crate::sim::live::offered(&request);
+            self.recorder.ended(id, job, R::Request::default());
+            self.jobs.told.push((id, Default::default()));
+        }
+        let links = 0..self.network.links() as u32;
+        let bytes = |link| u64::try_from(self.network.moved(link) / crate::cluster::link::UNITS_PER_BYTE);
+        self.record.links = links
+            .filter_map(|link| Some((self.network.link(link)?.name.clone(), bytes(link).unwrap_or(u64::MAX))))
+            .collect();
+        self.record.retries_refused = self.gateway.retry_budget.refused();
+        self.record.set_jobs(std::mem::take(&mut self.jobs.told));
+        self.record.groups = self.groups.into_iter().map(Group::into_record).collect();
+        FleetRun {
+            recorder: self.recorder,
+            steps: self.replicas.iter().map(|slot| slot.replica.steps).sum(),
+            replicas: self.replicas.into_iter().map(Slot::into_totals).collect(),
+            cluster: self.record,
+            end,
+        }
+    }
+}
