@@ -148,7 +148,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_window_lets_through_no_more_than_its_share(
-            micro in 1_u64..20_000_000, burst in 1_u32..5, gaps in prop::collection::vec(0_u64..400_000_000, 1..80),
+            micro in 1_u64..20_000_000, burst in 1_u32..5,
+            gaps in prop::collection::vec(0_u64..400_000_000, 1..80),
         ) {
             let mut b = bucket(micro as f64 / 1e6, burst);
             let (mut now, mut taken) = (0, Vec::new());

@@ -5,8 +5,9 @@
 //! visit, unless nothing of it waits.
 //!
 //! A request costs its input tokens, at least 1; output tokens are not known when it is sent. Where the
-//! quanta are as long as the longest request (the paper's condition) one of the ring's first two is next. Where they are shorter, the visits that would send nothing are computed rather than made, so one
-//! request costs one pass over those who wait, however small the quantum.
+//! quanta are as long as the longest request (the paper's condition) one of the ring's first two is next.
+//! Where they are shorter, the visits that would send nothing are computed rather than made, so one request
+//! costs one pass over those who wait, however small the quantum.
 
 use std::collections::BTreeMap;
 

@@ -16,7 +16,7 @@ pub enum FairPolicy {
     Fcfs,
     /// The smallest priority value first, as in vLLM, then the older. Starves large values.
     Priority,
-    /// The smallest virtual token counter first (Sheng et al., OSDI 2024); the smaller tenant number on a tie.
+    /// The smallest virtual token counter first (Sheng et al., OSDI 2024), the smaller tenant on a tie.
     ///
     /// While two tenants of weight 1 both have requests waiting, their weighted services over any span differ
     /// by at most `2 * max(input_weight * longest input, output_weight * M)` where M is the most tokens that
