@@ -6,6 +6,7 @@ mod cli;
 mod clients;
 mod conform;
 mod diagnosis;
+mod fleet;
 mod import;
 mod leaping;
 mod neuron_fits;
