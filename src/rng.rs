@@ -32,6 +32,8 @@ pub enum Purpose {
     Bootstrap,
     /// Client think times.
     Think,
+    /// When parts of a cluster fail.
+    Faults,
 }
 
 impl Purpose {
@@ -47,6 +49,7 @@ impl Purpose {
             Self::Noise => "noise",
             Self::Bootstrap => "bootstrap",
             Self::Think => "think",
+            Self::Faults => "faults",
         }
     }
 }
