@@ -36,6 +36,7 @@
 
 pub mod calibrate;
 pub mod cli;
+pub mod cluster;
 pub mod engine;
 pub mod explore;
 pub mod input;

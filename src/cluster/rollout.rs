@@ -1,0 +1,306 @@
+//! Rollouts: all groups of a pool replaced by those of a new revision, as a Kubernetes Deployment's rolling update does.
+//!
+//! Two bounds hold at every step that the rollout takes: it never drains below `total - max_unavailable` ready groups,
+//! and never starts above `total + surge` existing ones. Unlike Kubernetes by default, draining groups exist: a group of
+//! accelerators is not free before its last stream has ended.
+//!
+//! The state machine knows nothing but counts. Its caller tells it how the fleet is, does what it says, and asks again
+//! whenever a count changes and at [`Rollout::wake`].
+
+use crate::units::{SimDuration, SimTime};
+
+/// A first few groups of the new revision, watched before the rest follows. They replace as many old ones.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Canary {
+    /// How many groups.
+    pub groups: u32,
+    /// Share of the traffic that they get while they are watched, 0 to 1.
+    pub share: f64,
+    /// How long all of them must have been ready, without a break, before the rest follows.
+    pub hold: SimDuration,
+}
+
+/// How a rollout goes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RolloutConfig {
+    /// When it begins.
+    pub at: SimTime,
+    /// Groups that may exist above the total (Kubernetes: `maxSurge`, by default 25 % rounded up).
+    pub surge: u32,
+    /// Groups of the total that may be not ready (`maxUnavailable`, by default 25 % rounded down). Not 0 when `surge`
+    /// is, or nothing could move.
+    pub max_unavailable: u32,
+    /// A canary before the rest.
+    pub canary: Option<Canary>,
+    /// How long a draining group may finish its streams; the caller cuts off what is left then.
+    pub drain_timeout: SimDuration,
+}
+
+/// Why a rollout is refused.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RolloutError {
+    /// No group could be started nor drained.
+    #[error(
+        "surge and max_unavailable are both 0, so no group can be replaced; one of them must be 1 or more"
+    )]
+    Stuck,
+    /// A pool of none.
+    #[error("the pool has no groups, so there is nothing to roll out")]
+    NoGroups,
+    /// The canary is nobody or more than the pool.
+    #[error("the canary has {groups} groups; it must have 1 to {total}, the groups of the pool")]
+    CanaryGroups {
+        /// Its groups.
+        groups: u32,
+        /// The pool's.
+        total: u32,
+    },
+    /// The canary's share is no share.
+    #[error("the canary's share is {0}; it must be between 0 and 1")]
+    CanaryShare(f64),
+}
+
+/// The groups of a pool by revision. Those that failed and are gone are in no count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FleetState {
+    /// Old revision, starting: after a rollback, or ordered by an autoscaler.
+    pub old_starting: u32,
+    /// Old revision, serving.
+    pub old_ready: u32,
+    /// Old revision, finishing its streams.
+    pub old_draining: u32,
+    /// New revision, starting.
+    pub new_starting: u32,
+    /// New revision, serving.
+    pub new_ready: u32,
+    /// New revision, finishing its streams (after a rollback).
+    pub new_draining: u32,
+}
+
+impl FleetState {
+    /// Groups that serve.
+    pub const fn ready(&self) -> u32 {
+        self.old_ready.saturating_add(self.new_ready)
+    }
+
+    /// Groups that hold hardware.
+    pub const fn existing(&self) -> u32 {
+        self.ready()
+            .saturating_add(self.old_starting)
+            .saturating_add(self.old_draining)
+            .saturating_add(self.new_starting)
+            .saturating_add(self.new_draining)
+    }
+}
+
+/// What the caller has to do, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// The new revision is given up: from now on the old one comes back. Said once.
+    RollBack,
+    /// Start so many groups of the new revision.
+    StartNew(u32),
+    /// Start so many groups of the old revision (after a rollback).
+    StartOld(u32),
+    /// Stop sending to so many old groups; those that still start go first.
+    DrainOld(u32),
+    /// Stop sending to so many new groups (after a rollback); those that still start go first.
+    DrainNew(u32),
+    /// All groups are of one revision, and all are ready. Said once.
+    Done,
+}
+
+/// How far a rollout is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RolloutPhase {
+    /// Not begun.
+    Waiting,
+    /// The canary starts or is watched.
+    Canary,
+    /// The rest is replaced.
+    Rolling,
+    /// The old revision comes back.
+    RollingBack,
+    /// Nothing more to do.
+    Done,
+}
+
+/// One revision's part of a fleet: (starting, ready, draining).
+#[derive(Debug, Clone, Copy)]
+struct Side {
+    starting: u32,
+    ready: u32,
+    draining: u32,
+}
+
+impl Side {
+    const fn live(self) -> u32 {
+        self.starting.saturating_add(self.ready)
+    }
+}
+
+/// A rollout under way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rollout {
+    config: RolloutConfig,
+    total: u32,
+    phase: RolloutPhase,
+    /// Since when all of the canary is ready.
+    canary_since: Option<SimTime>,
+    rejected: bool,
+}
+
+impl Rollout {
+    /// A rollout over a pool of `total` groups.
+    ///
+    /// # Errors
+    /// [`RolloutError`] when it could not move or its canary makes no sense.
+    pub fn new(config: RolloutConfig, total: u32) -> Result<Self, RolloutError> {
+        if total == 0 {
+            return Err(RolloutError::NoGroups);
+        }
+        if config.surge == 0 && config.max_unavailable == 0 {
+            return Err(RolloutError::Stuck);
+        }
+        if let Some(canary) = config.canary {
+            if !(1..=total).contains(&canary.groups) {
+                let groups = canary.groups;
+                return Err(RolloutError::CanaryGroups { groups, total });
+            }
+            if !(0.0..=1.0).contains(&canary.share) {
+                return Err(RolloutError::CanaryShare(canary.share));
+            }
+        }
+        Ok(Self {
+            config,
+            total,
+            phase: RolloutPhase::Waiting,
+            canary_since: None,
+            rejected: false,
+        })
+    }
+
+    /// What it was made with.
+    pub const fn config(&self) -> &RolloutConfig {
+        &self.config
+    }
+
+    /// How far it is, as of the last call of [`Self::next`].
+    pub const fn phase(&self) -> RolloutPhase {
+        self.phase
+    }
+
+    /// The pool is to have another number of groups from now on (an autoscaler's wish); 0 is taken as 1.
+    pub fn set_total(&mut self, total: u32) {
+        self.total = total.max(1);
+    }
+
+    /// The new revision is no good: the next call of [`Self::next`] rolls back, unless all is done by then.
+    pub const fn reject(&mut self) {
+        self.rejected = true;
+    }
+
+    /// Share of the traffic for the new revision while its canary is watched; none when groups are to be treated alike.
+    pub fn canary_share(&self) -> Option<f64> {
+        let canary = self
+            .config
+            .canary
+            .filter(|_| self.phase == RolloutPhase::Canary)?;
+        self.canary_since.map(|_| canary.share)
+    }
+
+    /// When it has to be asked next though no count changed.
+    pub fn wake(&self) -> Option<SimTime> {
+        match self.phase {
+            RolloutPhase::Waiting => Some(self.config.at),
+            RolloutPhase::Canary => Some(self.canary_since? + self.config.canary?.hold),
+            RolloutPhase::Rolling | RolloutPhase::RollingBack | RolloutPhase::Done => None,
+        }
+    }
+
+    /// What to do now. What it says is taken as done: starting and draining groups must be in the next state.
+    pub fn next(&mut self, now: SimTime, state: &FleetState) -> Vec<Action> {
+        let mut actions = Vec::new();
+        self.turn(now, state, &mut actions);
+        let old = Side {
+            starting: state.old_starting,
+            ready: state.old_ready,
+            draining: state.old_draining,
+        };
+        let new = Side {
+            starting: state.new_starting,
+            ready: state.new_ready,
+            draining: state.new_draining,
+        };
+        let (goal, leaving, coming) = match self.phase {
+            RolloutPhase::Waiting | RolloutPhase::Done => return actions,
+            RolloutPhase::Canary => (self.canary_groups(), old, new),
+            RolloutPhase::Rolling => (self.total, old, new),
+            RolloutPhase::RollingBack => (self.total, new, old),
+        };
+        let (start, drain) = self.moves(state, goal, leaving, coming);
+        let back = self.phase == RolloutPhase::RollingBack;
+        let (start_one, drain_one): (fn(u32) -> Action, fn(u32) -> Action) = if back {
+            (Action::StartOld, Action::DrainNew)
+        } else {
+            (Action::StartNew, Action::DrainOld)
+        };
+        actions.extend((start > 0).then(|| start_one(start)));
+        actions.extend((drain > 0).then(|| drain_one(drain)));
+        let gone = leaving.live() == 0 && leaving.draining == 0;
+        if gone && coming.ready >= self.total && self.phase != RolloutPhase::Canary {
+            self.phase = RolloutPhase::Done;
+            actions.push(Action::Done);
+        }
+        actions
+    }
+
+    /// Passes from phase to phase as time and the fleet allow.
+    fn turn(&mut self, now: SimTime, state: &FleetState, actions: &mut Vec<Action>) {
+        if self.phase == RolloutPhase::Waiting && now >= self.config.at {
+            self.phase = match self.config.canary {
+                Some(_) => RolloutPhase::Canary,
+                None => RolloutPhase::Rolling,
+            };
+        }
+        if self.rejected && matches!(self.phase, RolloutPhase::Canary | RolloutPhase::Rolling) {
+            self.phase = RolloutPhase::RollingBack;
+            actions.push(Action::RollBack);
+        }
+        if let (RolloutPhase::Canary, Some(canary)) = (self.phase, self.config.canary) {
+            // A pool that shrank below the canary is all canary.
+            let all_ready = state.new_ready >= self.canary_groups();
+            self.canary_since = all_ready.then(|| self.canary_since.unwrap_or(now));
+            if self
+                .canary_since
+                .is_some_and(|since| now.since(since) >= canary.hold)
+            {
+                self.phase = RolloutPhase::Rolling;
+            }
+        }
+    }
+
+    fn canary_groups(&self) -> u32 {
+        self.config
+            .canary
+            .map_or(0, |canary| canary.groups.min(self.total))
+    }
+
+    /// Groups to start of the revision that comes, up to `goal`, and to drain of the one that leaves, down to the rest.
+    fn moves(&self, state: &FleetState, goal: u32, leaving: Side, coming: Side) -> (u32, u32) {
+        let most = self.total.saturating_add(self.config.surge);
+        let room = most.saturating_sub(state.existing());
+        let start = goal.saturating_sub(coming.live()).min(room);
+        // Groups that still start serve nobody: draining them costs no ready one.
+        let least_ready = self.total.saturating_sub(self.config.max_unavailable);
+        let dispensable = state.ready().saturating_sub(least_ready).min(leaving.ready);
+        let surplus = leaving.live().saturating_sub(self.total - goal);
+        let drain = surplus.min(leaving.starting.saturating_add(dispensable));
+        (start, drain)
+    }
+}
+
+#[cfg(test)]
+#[path = "rollout_tests.rs"]
+mod tests;
