@@ -240,14 +240,12 @@ impl Rollout {
             RolloutPhase::RollingBack => (self.total, new, old),
         };
         let (start, drain) = self.moves(state, goal, leaving, coming);
-        let back = self.phase == RolloutPhase::RollingBack;
-        let (start_one, drain_one): (fn(u32) -> Action, fn(u32) -> Action) = if back {
-            (Action::StartOld, Action::DrainNew)
-        } else {
-            (Action::StartNew, Action::DrainOld)
+        let (start_them, drain_them) = match self.phase {
+            RolloutPhase::RollingBack => (Action::StartOld(start), Action::DrainNew(drain)),
+            _ => (Action::StartNew(start), Action::DrainOld(drain)),
         };
-        actions.extend((start > 0).then(|| start_one(start)));
-        actions.extend((drain > 0).then(|| drain_one(drain)));
+        actions.extend((start > 0).then_some(start_them));
+        actions.extend((drain > 0).then_some(drain_them));
         let gone = leaving.live() == 0 && leaving.draining == 0;
         if gone && coming.ready >= self.total && self.phase != RolloutPhase::Canary {
             self.phase = RolloutPhase::Done;

@@ -248,7 +248,7 @@ proptest! {
             prop_assert!(tenant.queue_age_max_s.unwrap() <= tenant.backlogged_s);
         }
         let jain = fair.jain_completed.unwrap_or(1.0);
-        prop_assert!(jain <= 1.0 + 1e-12 && jain >= 1.0 / 4.0 - 1e-12);
+        prop_assert!((0.25 - 1e-12..=1.0 + 1e-12).contains(&jain));
         // The order of the rows does not matter beyond rounding.
         let mut turned = rows.clone();
         turned.reverse();
