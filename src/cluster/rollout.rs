@@ -126,12 +126,11 @@ pub enum RolloutPhase {
     Done,
 }
 
-/// One revision's part of a fleet: (starting, ready, draining).
+/// One revision's groups that serve or will.
 #[derive(Debug, Clone, Copy)]
 struct Side {
     starting: u32,
     ready: u32,
-    draining: u32,
 }
 
 impl Side {
@@ -226,12 +225,10 @@ impl Rollout {
         let old = Side {
             starting: state.old_starting,
             ready: state.old_ready,
-            draining: state.old_draining,
         };
         let new = Side {
             starting: state.new_starting,
             ready: state.new_ready,
-            draining: state.new_draining,
         };
         let (goal, leaving, coming) = match self.phase {
             RolloutPhase::Waiting | RolloutPhase::Done => return actions,
@@ -246,8 +243,9 @@ impl Rollout {
         };
         actions.extend((start > 0).then_some(start_them));
         actions.extend((drain > 0).then_some(drain_them));
-        let gone = leaving.live() == 0 && leaving.draining == 0;
-        if gone && coming.ready >= self.total && self.phase != RolloutPhase::Canary {
+        // Groups of the revision that stays may still drain from before a rollback.
+        let settled = coming.ready >= self.total && state.existing() == coming.ready;
+        if settled && self.phase != RolloutPhase::Canary {
             self.phase = RolloutPhase::Done;
             actions.push(Action::Done);
         }

@@ -172,6 +172,21 @@ fn a_rejected_canary_is_rolled_back() {
 }
 
 #[test]
+fn it_is_not_done_while_anything_drains() {
+    let mut rollout = Rollout::new(config(1, 1), 2).unwrap();
+    rollout.next(secs(0), &old(2));
+    rollout.reject();
+    // Drained before the rollback, and of the revision that stays.
+    let mut state = FleetState {
+        old_draining: 1,
+        ..old(2)
+    };
+    assert_eq!(rollout.next(secs(1), &state), [Action::RollBack]);
+    state.old_draining = 0;
+    assert_eq!(rollout.next(secs(2), &state), [Action::Done]);
+}
+
+#[test]
 fn rollouts_that_cannot_move_are_refused() {
     assert_eq!(Rollout::new(config(0, 0), 3), Err(RolloutError::Stuck));
     assert_eq!(Rollout::new(config(1, 0), 0), Err(RolloutError::NoGroups));
