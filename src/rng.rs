@@ -32,7 +32,6 @@ pub enum Purpose {
     Bootstrap,
     /// Client think times.
     Think,
-<<<<<<< HEAD
     /// Failures of devices, nodes, zones and links.
     Faults,
     /// Choices of the router of prefills.
@@ -43,10 +42,6 @@ pub enum Purpose {
     Canary,
     /// How long a client waits before it tries again.
     Backoff,
-=======
-    /// When parts of a cluster fail.
-    Faults,
->>>>>>> c-link
 }
 
 impl Purpose {
@@ -63,13 +58,10 @@ impl Purpose {
             Self::Bootstrap => "bootstrap",
             Self::Think => "think",
             Self::Faults => "faults",
-<<<<<<< HEAD
             Self::PrefillRouting => "prefill routing",
             Self::Balancing => "balancing",
             Self::Canary => "canary",
             Self::Backoff => "backoff",
-=======
->>>>>>> c-link
         }
     }
 }
