@@ -12,6 +12,7 @@ impl VllmEngine {
         let changes = plan.is_empty()
             || !plan.admitted.is_empty()
             || !plan.preempted.is_empty()
+            || !plan.loads.is_empty()
             || !plan.only_repeats();
         let chunks = &self.steady.chunks;
         let all_listed = chunks.len() == self.steady.listed.len();
