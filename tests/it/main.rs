@@ -8,6 +8,7 @@ mod conform;
 mod diagnosis;
 mod import;
 mod leaping;
+mod legs;
 mod neuron_fits;
 mod profiles;
 mod queueing;

@@ -89,7 +89,7 @@ fn s67_chunks_enter_the_pipeline_back_to_back() {
         assert_eq!(p.plan(), [(0, 32)]);
     }
     p.commit();
-    assert_eq!(p.plan(), [], "its last chunk is in flight");
+    assert!(p.plan().is_empty(), "its last chunk is in flight");
     p.commit();
     assert_eq!(p.commit_and_plan(), [(0, 1)]);
     p.commit();
