@@ -282,7 +282,7 @@ pub trait Engine: std::fmt::Debug + Send {
     }
 
     /// Frees the blocks of a prefill leg that has ended: they were read, or the lease ran out (rules D3, D14). False
-    /// when the engine holds none.
+    /// when the engine holds no such leg.
     fn release_held(&mut self, id: RequestId) -> bool {
         let _ = id;
         false

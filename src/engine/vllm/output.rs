@@ -84,7 +84,8 @@ impl VllmEngine {
         }
         let Some(reason) = stop else { return false };
         result.finished.push((r.id, reason));
-        let keeps = r.leg == Leg::Prefill && running;
+        // One that was preempted with this output under way (rule S35) has no blocks any more, but is read all the same.
+        let keeps = r.leg == Leg::Prefill;
         self.finish(grant.slot, keeps);
         running
     }

@@ -68,8 +68,11 @@ impl VllmEngine {
         for plan in 0..most {
             let mut need = classes[phase];
             for &(slot, tokens) in &steady.chunks {
-                let before = self.request(slot).computed + plan * tokens;
-                need += self.kv.blocks_for(before + tokens) - self.kv.blocks_for(before);
+                let r = self.request(slot);
+                let before = r.computed + plan * tokens;
+                // What is left of a failed load has its blocks already (rule D13).
+                let held = r.table.held().max(self.kv.blocks_for(before));
+                need += self.kv.blocks_for(before + tokens).saturating_sub(held);
             }
             let Some(after) = left.checked_sub(need) else {
                 return;
