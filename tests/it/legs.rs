@@ -246,8 +246,11 @@ fn leap(reference: &mut Side, steady: &mut Side, most: u32) -> Result<(), TestCa
         prop_assert!(reference.result.finished.is_empty());
         reference.plan();
         let plan = &reference.plan;
+        prop_assert_eq!(
+            (&plan.admitted[..], &plan.loads[..], &plan.preempted[..]),
+            (&[][..], &[][..], &[][..])
+        );
         prop_assert_eq!(plan.free_blocks, free);
-        prop_assert!(plan.admitted.is_empty() && plan.loads.is_empty() && plan.preempted.is_empty());
     }
     assert_same_state(reference, steady)
 }

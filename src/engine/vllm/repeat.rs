@@ -20,10 +20,14 @@ impl VllmEngine {
             let r = self.request(slot);
             r.stream.tail_is_private(r.computed)
         };
-        let can_be_found = looked_up
-            && self.config.enable_prefix_caching
-            && (self.steady.shared_tails > 0 || !chunks.iter().all(|c| private(c.0)));
-        self.steady.repeatable = self.steady.enabled && stable && !changes && all_listed && !can_be_found;
+        let c = &self.config;
+        // More hits let a request in. So do fewer, where one whose rest exceeds the budget then lets others pass: its
+        // own cached blocks may be taken meanwhile.
+        let fewer_matter = c.behaviour.skips_oversized_prompt && !c.enable_chunked_prefill;
+        let hits_matter = looked_up
+            && c.enable_prefix_caching
+            && (fewer_matter || self.steady.shared_tails > 0 || !chunks.iter().all(|c| private(c.0)));
+        self.steady.repeatable = self.steady.enabled && stable && !changes && all_listed && !hits_matter;
     }
 
     /// A plan that was made row by row does not repeat itself.
