@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kneeboard::engine::vllm::{SchedulerClass, VllmConfig, VllmEngine};
+use kneeboard::engine::vllm::{Policy, SchedulerClass, VllmConfig, VllmEngine};
 use kneeboard::engine::{Engine, Leg, RequestId, StepPlan, StepResult};
 use kneeboard::workload::trace::TraceRequest;
 use proptest::prelude::*;
@@ -326,6 +326,9 @@ proptest! {
     ) {
         // The gates of the newest release: without them preemption itself can go on for ever.
         let config = VllmConfig {
+            // By priority, two requests may preempt each other for ever, loads or not.
+            policy: Policy::Fcfs,
+            long_prefill_token_threshold: 0,
             reserve_for_loads: Some(true),
             scheduler_reserve_full_isl: true,
             enable_chunked_prefill: true,
