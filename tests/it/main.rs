@@ -9,6 +9,7 @@ mod diagnosis;
 mod fleet;
 mod import;
 mod leaping;
+mod legs;
 mod neuron_fits;
 mod profiles;
 mod queueing;
