@@ -6,6 +6,7 @@ use super::host::HostTimes;
 use super::leap::Leap;
 use super::live::LiveRequests;
 use super::stall::{Stall, StallState};
+use crate::engine::vllm::VllmConfig;
 use crate::engine::{Engine, Gauges, Left, Load, Refusal, RequestId, StepPlan, StepResult};
 use crate::record::{Busy, Chunk, LivelockSince, Recorder, ReplicaTotals, Status, StepRun};
 use crate::steptime::StepTime;
@@ -42,7 +43,9 @@ pub(super) struct InFlight {
 pub(super) struct Replica {
     number: u32,
     pub(super) engine: Box<dyn Engine>,
-    asynchronous: bool,
+    schedules_ahead: bool,
+    /// Stages of its pipeline.
+    stages: u64,
     pub(super) host_times: HostTimes,
     pub(super) stall: Option<(Stall, StallState)>,
     host: Host,
@@ -110,14 +113,16 @@ impl Heard {
 impl Replica {
     pub fn new(
         number: u32,
+        config: &VllmConfig,
         engine: Box<dyn Engine>,
         host_times: HostTimes,
         stall: Option<Stall>,
-        usable_blocks: u32,
     ) -> Self {
+        let usable_blocks = config.usable_blocks();
         Self {
             number,
-            asynchronous: engine.queue_depth() > 1,
+            schedules_ahead: config.schedules_ahead(),
+            stages: u64::from(config.pipeline_parallel_size.max(1)),
             engine,
             host_times,
             stall: stall.map(|s| (s, StallState::default())),
@@ -218,7 +223,7 @@ impl Replica {
             return Some(self.finish_work(now, add));
         }
         loop {
-            let wants = if self.asynchronous {
+            let wants = if self.schedules_ahead {
                 self.engine.wants_schedule()
             } else {
                 self.engine.has_unfinished()
@@ -242,7 +247,8 @@ impl Replica {
                     return None;
                 }
                 let room = self.in_flight.len() < self.engine.queue_depth();
-                if room && (!empty || self.engine.wants_schedule()) {
+                // With nothing to schedule it waits for the oldest result (rule S52).
+                if room && !empty {
                     continue;
                 }
             }
@@ -288,6 +294,25 @@ impl Replica {
 
     /// One schedule call and the start of its batch. Says whether it was empty and whether it preempted.
     fn schedule<R: Recorder>(&mut self, now: SimTime, around: &mut Surroundings<'_, R>) -> (bool, bool) {
+        let plan = self.plan(now, around);
+        let (empty, preempted) = (plan.is_empty(), !plan.preempted.is_empty());
+        let before = self.in_flight.back().map(|b| b.end);
+        let (start, end) = if empty {
+            let at = now.max(before.unwrap_or(now));
+            (at, at)
+        } else {
+            self.polls_since = None;
+            let start = now.max(self.device_free);
+            let duration = self.slowed(around.step_time.duration(&plan.shape));
+            around.step_time.observe(&plan.shape, 1);
+            self.occupy(start, duration, before)
+        };
+        self.in_flight.push_back(InFlight { plan, start, end });
+        (empty, preempted)
+    }
+
+    /// One schedule call, and what it tells.
+    fn plan<R: Recorder>(&mut self, now: SimTime, around: &mut Surroundings<'_, R>) -> StepPlan {
         let mut plan = self.spare.pop().unwrap_or_default();
         self.engine.plan(&mut plan);
         for admission in plan.admitted.iter().filter(|a| a.first) {
@@ -299,30 +324,76 @@ impl Replica {
             around.live.get(id).record.preemptions += 1;
         }
         self.totals.preemptions += plan.preempted.len() as u64;
-        around.heard.loads.extend(plan.loads.iter().map(|load| (self.number, *load)));
+        let loads = plan.loads.iter().map(|load| (self.number, *load));
+        around.heard.loads.extend(loads);
         for left in &plan.left {
             self.close(*left, around);
         }
-        let (empty, preempted) = (plan.is_empty(), !plan.preempted.is_empty());
-        let (start, end) = if empty {
-            let after = self.in_flight.back().map_or(now, |b| b.end);
-            (now.max(after), now.max(after))
+        plan
+    }
+
+    /// When a batch that starts at `start` is done. In a pipeline the next one may start when its first stage is free;
+    /// all stages of a batch take the same time, and no batch passes the one before it, done at `before` (rule S68).
+    fn occupy(&mut self, start: SimTime, duration: SimDuration, before: Option<SimTime>) -> (SimTime, SimTime) {
+        let mut end = self.finish_work(start, duration);
+        if duration == SimDuration::ZERO {
+            self.unusable_step = Some("0 ns");
+        } else if end.0 == u64::MAX {
+            self.unusable_step = Some("past the end of simulated time");
+        }
+        if self.stages > 1 {
+            let stage = SimDuration(duration.0.div_ceil(self.stages));
+            end = end.max(before.unwrap_or(start) + stage);
+            self.device_free = start + stage;
         } else {
-            self.polls_since = None;
-            let start = now.max(self.device_free);
-            let duration = self.slowed(around.step_time.duration(&plan.shape));
-            around.step_time.observe(&plan.shape, 1);
-            let end = self.finish_work(start, duration);
-            if duration == SimDuration::ZERO {
-                self.unusable_step = Some("0 ns");
-            } else if end.0 == u64::MAX {
-                self.unusable_step = Some("past the end of simulated time");
-            }
             self.device_free = end;
-            (start, end)
-        };
-        self.in_flight.push_back(InFlight { plan, start, end });
-        (empty, preempted)
+        }
+        (start, end)
+    }
+
+    /// Takes part in a wave (rule S70): one schedule call, whose step waits for those of the other ranks. Returns how long
+    /// it would take; `None` if there is nothing to compute.
+    pub fn prepare<R: Recorder>(&mut self, now: SimTime, around: &mut Surroundings<'_, R>) -> Option<SimDuration> {
+        self.tell_arrived();
+        while let Some(id) = self.inbox.pop_front() {
+            self.submit(id, now, around);
+        }
+        loop {
+            if !self.engine.has_unfinished() {
+                return None;
+            }
+            let plan = self.plan(now, around);
+            let (empty, preempted) = (plan.is_empty(), !plan.preempted.is_empty());
+            let duration = (!empty).then(|| {
+                around.step_time.observe(&plan.shape, 1);
+                self.slowed(around.step_time.duration(&plan.shape))
+            });
+            self.in_flight.push_back(InFlight {
+                plan,
+                start: now,
+                end: now,
+            });
+            if empty {
+                self.drop_empty_batches();
+                if preempted {
+                    continue;
+                }
+            }
+            return duration;
+        }
+    }
+
+    /// The wave's step begins: the slowest rank's time is everybody's. A rank with nothing to compute runs a dummy batch.
+    pub fn launch(&mut self, now: SimTime, duration: SimDuration) -> SimTime {
+        let (start, end) = self.occupy(now, duration, None);
+        match self.in_flight.back_mut() {
+            Some(batch) => {
+                (batch.start, batch.end) = (start, end);
+                self.host = Host::Blocked;
+            }
+            None => self.host = Host::Between,
+        }
+        end
     }
 
     /// When `work` that starts at `start` is done, machine stalls included.

@@ -232,8 +232,7 @@ impl<'a, R: Recorder> World<'a, R> {
         let replicas = numbers
             .map(|number| {
                 let engine = engine::build(&config.engine, leaps, step_time.needs_decode_rows());
-                let blocks = config.engine.usable_blocks();
-                Replica::new(number, engine, config.host, config.stall, blocks)
+                Replica::new(number, &config.engine, engine, config.host, config.stall)
             })
             .collect::<Vec<_>>();
         Self {

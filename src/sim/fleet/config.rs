@@ -75,6 +75,9 @@ pub struct PoolConfig {
     pub max_groups: u32,
     /// Data-parallel ranks of a group: engines of their own behind its balancer (rules S70, S74).
     pub dp_ranks: u32,
+    /// Its ranks step together, as those of a mixture of experts with expert parallelism do: a step takes what the
+    /// slowest rank's takes, and a rank without work computes a dummy batch (rules S70, S72). Else they are independent.
+    pub lockstep: bool,
     /// Every rank's engine.
     pub engine: VllmConfig,
     /// Number of its step-time model among those of the run.
@@ -216,6 +219,7 @@ impl PoolConfig {
             groups,
             max_groups: groups,
             dp_ranks: 1,
+            lockstep: false,
             engine,
             step_time: 0,
             host: HostTimes::default(),

@@ -141,10 +141,11 @@ impl<R: Recorder> Fleet<'_, R> {
         let first = self.replicas.len() as u32;
         for replica in first..first + ranks {
             let step_time = self.step_times[config.step_time];
-            let engine = engine::build(&config.engine, self.leaps, step_time.needs_decode_rows());
-            let blocks = config.engine.usable_blocks();
-            let replica = Replica::new(replica, engine, config.host, config.stall, blocks);
-            self.replicas.push(Slot::new(replica, config.step_time));
+            let leaps = self.leaps && !config.lockstep;
+            let engine = engine::build(&config.engine, leaps, step_time.needs_decode_rows());
+            let replica = Replica::new(replica, &config.engine, engine, config.host, config.stall);
+            let wave = (config.lockstep && ranks > 1).then_some(number);
+            self.replicas.push(Slot::new(replica, config.step_time, wave));
         }
         let draws = class_stream(self.config.seed, Purpose::Balancing, self.config.replication, &number.to_string());
         let mut slowdowns = Vec::new();
@@ -272,7 +273,8 @@ impl<R: Recorder> Fleet<'_, R> {
         for replica in group.replicas.clone() {
             self.touch(replica);
             let step_time = self.step_times[config.step_time];
-            let engine = engine::build(&config.engine, self.leaps, step_time.needs_decode_rows());
+            let leaps = self.leaps && !config.lockstep;
+            let engine = engine::build(&config.engine, leaps, step_time.needs_decode_rows());
             at_replica!(self, replica, |slot, around| {
                 slot.replica.crash(now, engine, &mut around);
                 slot.forget_wake();

@@ -17,6 +17,8 @@ pub(super) struct Slot {
     pub replica: Replica,
     /// Which step-time model is its.
     pub step_time: usize,
+    /// The group whose ranks it steps with.
+    wave: Option<u32>,
     /// When its host last acted.
     acted: SimTime,
     /// When its present step ends, or its host is free.
@@ -27,10 +29,11 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub fn new(replica: Replica, step_time: usize) -> Self {
+    pub fn new(replica: Replica, step_time: usize, wave: Option<u32>) -> Self {
         Self {
             replica,
             step_time,
+            wave,
             acted: SimTime::ZERO,
             wake: None,
             version: 0,
@@ -64,6 +67,10 @@ impl Slot {
 
     /// Lets its host act until it has to wait.
     fn act<R: Recorder>(&mut self, now: SimTime, around: &mut Surroundings<'_, R>) {
+        if self.wave.is_some() {
+            // It acts with the others of its group.
+            return;
+        }
         if let Some(at) = self.replica.settle(now, around) {
             (self.wake, self.acted) = (Some(at), now);
         }
@@ -127,6 +134,7 @@ impl<R: Recorder> Fleet<'_, R> {
         let (now, leaps) = (self.kernel.now(), self.leaps);
         let mut touched = std::mem::take(&mut self.touched);
         touched.sort_unstable();
+        self.start_waves(&mut touched);
         for replica in touched.drain(..) {
             at_replica!(self, replica, |slot, around| {
                 slot.is_touched = false;
@@ -149,6 +157,35 @@ impl<R: Recorder> Fleet<'_, R> {
         self.touched = touched;
         self.settled = Some(now);
         Ok(())
+    }
+
+    /// Ranks that step together begin their next step when all of them have ended the last one. All ranks of such groups
+    /// are among the touched ones then.
+    fn start_waves(&mut self, touched: &mut Vec<u32>) {
+        let mut groups: Vec<u32> = touched.iter().filter_map(|&r| self.replicas[r as usize].wave).collect();
+        groups.dedup();
+        let now = self.kernel.now();
+        for group in groups {
+            let ranks = self.groups[group as usize].replicas.clone();
+            if ranks.iter().any(|&r| self.replicas[r as usize].wake.is_some()) {
+                continue;
+            }
+            let mut slowest = None;
+            for &rank in &ranks {
+                let takes = at_replica!(self, rank, |slot, around| slot.replica.prepare(now, &mut around));
+                slowest = slowest.max(takes);
+            }
+            let Some(duration) = slowest else { continue };
+            for &rank in &ranks {
+                let slot = &mut self.replicas[rank as usize];
+                slot.wake = Some(slot.replica.launch(now, duration));
+                slot.acted = now;
+                slot.is_touched = true;
+            }
+            touched.extend(ranks);
+        }
+        touched.sort_unstable();
+        touched.dedup();
     }
 
     /// At the end of the run: takes the steps that end by then and tells of the tokens that are not told yet. Returns the
