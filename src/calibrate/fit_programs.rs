@@ -389,8 +389,9 @@ fn speaks_for(rows: &[&ProgramRow], engines: Vec<String>) -> SpeaksFor {
 
 fn hull(rows: &[&ProgramRow]) -> Vec<FitRange> {
     type Axis = fn(&ProgramRow) -> Option<u32>;
-    let axes: [(&str, Axis); 7] = [
+    let axes: [(&str, Axis); 8] = [
         ("tp", |r| Some(r.deployment.tp)),
+        ("logical_core", |r| r.deployment.logical_core),
         ("pp", |r| Some(r.deployment.pp)),
         ("ep", |r| Some(r.deployment.ep)),
         ("max_num_seqs", |r| Some(r.slots())),

@@ -7,12 +7,13 @@ use crate::input::{InputError, nearest, read_text};
 use crate::profile::catalog;
 use crate::steptime::deployment::default_logical_core;
 use crate::steptime::static_fit::{LONGEST_PROGRAM_S, MeasuredProgram};
-use crate::steptime::{Deployment, Program, StaticShapes};
+use crate::steptime::{Deployment, KvDtype, Program, StaticShapes};
 
 const COLUMNS: &[&str] = &[
     "accelerator",
     "model",
     "dtype",
+    "kv_dtype",
     "tp",
     "logical_core",
     "max_num_seqs",
@@ -189,6 +190,10 @@ fn deployment(
         deployment.dtype = stated.map_err(|e: InputError| row.cell_error("dtype", e.found.clone()))?;
         deployment.expert_dtype = deployment.dtype;
     }
+    if !row.text("kv_dtype").is_empty() {
+        let stated = row.text("kv_dtype").parse();
+        deployment.kv_dtype = stated.map_err(|e: InputError| row.cell_error("kv_dtype", e.found.clone()))?;
+    }
     deployment.tp = match row.count("tp", MOST_RANKS)? {
         0 => return Err(row.cell_error("tp", "0").allowed(format!("1 to {MOST_RANKS}"))),
         tp => tp,
@@ -222,8 +227,12 @@ impl ProgramRow {
     /// The deployment in a few words: rows of one are left out together.
     pub fn group(&self) -> String {
         let d = &self.deployment;
+        let kv = match d.kv_dtype {
+            KvDtype::Bf16 => String::new(),
+            other => format!(" {other} KV"),
+        };
         format!(
-            "{} {} {} tp {} of {} core(s), {} rows of {}",
+            "{} {} {}{kv} tp {} of {} core(s), {} rows of {}",
             d.accelerator.name,
             d.model.name,
             d.dtype,
@@ -256,6 +265,7 @@ impl ProgramRow {
             accelerator: d.accelerator.name.clone(),
             model: d.model.name.clone(),
             dtype: d.dtype.name().to_owned(),
+            kv_dtype: d.kv_dtype,
             tp: d.tp,
             logical_core: d.logical_core.unwrap_or(1),
             max_num_seqs: self.slots(),

@@ -282,9 +282,23 @@ impl Plan {
                 front_end: FrontEnd::default(),
                 hull: None,
                 limitations: Vec::new(),
+                carried_over: Vec::new(),
             }),
-            StepTimeSource::Fit(path) => machine::load(self.files.fits(), path, self.deployment()),
+            StepTimeSource::Fit(path) => {
+                self.require_fit()?;
+                machine::load(self.files.fits(), path, self.deployment())
+            }
         }
+    }
+
+    /// The fit that the scenario names is there.
+    fn require_fit(&self) -> Result<(), InputError> {
+        const PATH: &str = "system.fit";
+        let Some(name) = self.scenario.system.fit.as_ref().filter(|n| *n != machine::AUTO) else {
+            return Ok(());
+        };
+        let origin = self.provenance.set_by(PATH).unwrap_or(&self.origin);
+        machine::require(name, &self.base, origin).map_err(|e| e.at(PATH))
     }
 
     /// The axes of the sweep, in the order of the file.

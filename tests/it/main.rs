@@ -9,6 +9,7 @@ mod diagnosis;
 mod import;
 mod leaping;
 mod neuron_fits;
+mod neuron_programs;
 mod profiles;
 mod queueing;
 mod scenario;
