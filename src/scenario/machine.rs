@@ -32,6 +32,11 @@ pub struct Machine {
     pub carried_over: Vec<String>,
 }
 
+/// The folder of fits in the current one.
+fn fits_here() -> PathBuf {
+    Path::new("calibration").join("fits")
+}
+
 /// The folders that hold fits, from the one beside the scenario upward; then that of the current folder.
 fn fit_folders(base: &Path) -> impl Iterator<Item = PathBuf> {
     let relative = Path::new("calibration").join("fits");
@@ -70,7 +75,7 @@ pub fn locate(name: &str, base: &Path) -> PathBuf {
     fit_folders(base)
         .map(|folder| folder.join(&file))
         .find(|path| path.is_file())
-        .unwrap_or_else(|| Path::new("calibration").join("fits").join(file))
+        .unwrap_or_else(|| fits_here().join(file))
 }
 
 /// Refuses a fit that is not there, as [`locate`] has looked for it, with those that are and the one that was meant.
@@ -134,13 +139,7 @@ pub fn nearest_fit(deployment: &Deployment, base: &Path) -> Result<PathBuf, Inpu
 }
 
 pub(super) fn nearest_of(fits: &Fits, deployment: &Deployment, base: &Path) -> Result<PathBuf, InputError> {
-    let folder = Path::new("calibration").join("fits");
-    let absolute = std::path::absolute(base).unwrap_or_else(|_| base.to_owned());
-    let found = absolute
-        .ancestors()
-        .map(|a| a.join(&folder))
-        .find(|f| f.is_dir())
-        .unwrap_or(folder);
+    let found = fit_folders(base).next().unwrap_or_else(fits_here);
     let entries = std::fs::read_dir(&found).map_err(|e| {
         InputError::in_file(&found, format!("cannot be listed ({e})"))
             .at("system.fit")

@@ -33,20 +33,18 @@ impl Checker<'_> {
     }
 
     fn number(&self, place: String, value: f64, allowed: RangeInclusive<f64>) -> Result<(), InputError> {
-        if value.is_finite() && allowed.contains(&value) {
+        if allowed.contains(&value) {
             return Ok(());
         }
-        let (low, high) = allowed.into_inner();
-        let bounds = if high == f64::MAX {
-            "a finite number".to_owned()
-        } else {
-            format!("{low} to {high}")
-        };
+        let bounds = format!("{} to {}", allowed.start(), allowed.end());
         self.refuse(place, value.to_string(), bounds)
     }
 
     fn finite(&self, place: String, value: f64) -> Result<(), InputError> {
-        self.number(place, value, f64::MIN..=f64::MAX)
+        if value.is_finite() {
+            return Ok(());
+        }
+        self.refuse(place, value.to_string(), "a finite number")
     }
 
     fn interval(&self, place: String, (low, high): (f64, f64)) -> Result<(), InputError> {
