@@ -102,7 +102,7 @@ pub fn require(name: &str, base: &Path, origin: &str) -> Result<(), InputError> 
     };
     Err(InputError::new(origin, format!("unknown fit '{name}'"))
         .allowed(allowed)
-        .nearest_of(&name.to_ascii_lowercase(), list.iter().copied().chain([AUTO])))
+        .nearest_of(&name.to_ascii_lowercase(), list))
 }
 
 /// Fits that have been read, kept so that the plans of a sweep do not read them again.

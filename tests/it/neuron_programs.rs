@@ -108,7 +108,11 @@ proptest! {
         input in 1u32..2900,
         output in 1u32..60,
     ) {
-        let mut engine = format!("max_num_seqs: {seats}, enable_prefix_caching: {caching}, pa_num_blocks: 400");
+        let mut engine = format!("max_num_seqs: {seats}, enable_prefix_caching: {caching}");
+        // Memory holds 400 blocks of 32 tokens, and few of 3000.
+        if native || own || caching {
+            engine += ", pa_num_blocks: 400";
+        }
         if native {
             engine += &format!(r#", version: "0.24.0.1.1.0", max_num_batched_tokens: {budget}"#);
         } else if own {

@@ -334,7 +334,7 @@ fn a_misspelt_fit_is_refused_with_the_one_that_was_meant() {
         std::fs::copy(repository("calibration/fits").join(&file), fits.join(&file)).unwrap();
     }
     let path = scenario(dir.path());
-    for word in ["simulate {} -o {}", "show {}", "capacity {}"] {
+    for word in ["simulate {} -o {}", "sweep {} -o {}", "capacity {}"] {
         let line = format!("{word} --set system.step_time=null --set system.fit=trn1-nueron");
         run_line(&line, &[&path, &dir.path().join("out")]).refused(&[
             "system.fit",
