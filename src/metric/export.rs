@@ -93,6 +93,7 @@ fn count_rows(summary: &Summary) -> Vec<SummaryRow> {
         ("rejected", Some(f.rejected)),
         ("unfinished_waiting", Some(f.unfinished_waiting)),
         ("unfinished_started", Some(f.unfinished_started)),
+        ("unsent", Some(f.unsent)),
     ];
     let mut rows: Vec<SummaryRow> = counts
         .map(|(name, n)| (name, "requests", "value", n.map(|n| n as f64)))

@@ -3,7 +3,7 @@
 //! vLLM publishes its gauges after each step, when the requests that ended in it have left. Between two scrapes
 //! nothing is known of gauges; counters forget nothing, but tell only by how much they rose.
 
-use crate::record::{ReplicaRecord, RequestRecord, RunRecord, Scrape, Segment, Status, TokenLog};
+use crate::record::{ReplicaRecord, RequestRecord, RunRecord, Scrape, Segment, TokenLog};
 use crate::units::{SimDuration, SimTime};
 
 /// With fewer readings than this while load was offered, a dashboard's gauges show nothing to rely on: the first
@@ -88,7 +88,7 @@ pub(super) fn ended_in_steps(run: &RunRecord, replica: usize) -> Vec<u32> {
 }
 
 fn has_ended(request: &RequestRecord) -> bool {
-    !matches!(request.status, Status::Rejected | Status::Unfinished)
+    request.status.is_served()
 }
 
 /// The step in which a request ended.
