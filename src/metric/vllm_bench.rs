@@ -114,7 +114,9 @@ pub struct BenchDetails {
 /// How long `vllm bench serve` says that a run took (rule M17): from the start of the arrivals' clock, which is before the
 /// first gap and so before the first send, to the last completion. What a cut-off run left undone is not waited for.
 pub(super) fn benchmark_duration(run: &RunRecord) -> SimDuration {
-    let done = Window::WHOLE.select(run).filter(|r| r.status == Status::Completed);
+    let done = Window::WHOLE
+        .select(run)
+        .filter(|r| r.status == Status::Completed);
     let last = done.filter_map(|r| r.last_token).max();
     last.unwrap_or_default().since(SimTime::ZERO)
 }

@@ -18,7 +18,7 @@ const WORDS_PER_TOKEN: Finite = Finite(0.75);
 /// More clients than any load generator has threads.
 const MOST_CLIENTS: u32 = 100_000;
 /// Longer than any client thinks or starts up. Simulated time holds more than 5000 times as much.
-const LONGEST_PAUSE: Span = Span(SimDuration(1_000 * 3_600_000_000_000));
+pub(super) const LONGEST_PAUSE: Span = Span(SimDuration(1_000 * 3_600_000_000_000));
 /// Longer than any client needs for a send, a chunk, a token, or to start after the one before; times the most clients
 /// it is a hundredth of what simulated time holds.
 const LONGEST_COST: Span = Span(SimDuration(1_800_000_000_000));
@@ -204,7 +204,11 @@ fn check_times(think: Option<Span>, client: &Client, blame: &Blame<'_>) -> Resul
         ("load.think", think, LONGEST_PAUSE),
         ("load.client.start_up", client.start_up, LONGEST_PAUSE),
         ("load.client.stagger", client.stagger, LONGEST_COST),
-        ("load.client.think_per_token", client.think_per_token, LONGEST_COST),
+        (
+            "load.client.think_per_token",
+            client.think_per_token,
+            LONGEST_COST,
+        ),
         ("load.client.send_cost", client.send_cost, LONGEST_COST),
         ("load.client.chunk_cost", client.chunk_cost, LONGEST_COST),
     ] {

@@ -299,7 +299,8 @@ impl ClientSide {
         // llmperf may have the whole answer and still be at work on it: then it saw it all.
         let has_answer = matches!(record.tokens, TokenLog::Times(_));
         if self.clients.see_for_themselves() && !has_answer {
-            live.seen.retain(|at| deadline.is_none_or(|deadline| *at <= deadline));
+            live.seen
+                .retain(|at| deadline.is_none_or(|deadline| *at <= deadline));
             record.output_tokens = live.seen.len() as u32;
             record.first_token = live.seen.first().copied().filter(|_| self.clients.streams());
             record.last_token = live.seen.last().copied();

@@ -41,7 +41,11 @@ impl ClientView {
     /// Of requests in any order. `wall_clock` is the client's own measure of its run; without one it is the time
     /// from the first request to the last instant.
     pub fn new(spans: Vec<ClientSpan>, wall_clock: Option<SimDuration>) -> Self {
-        let end = spans.iter().filter_map(|s| s.ended.max(s.sent)).max().unwrap_or_default();
+        let end = spans
+            .iter()
+            .filter_map(|s| s.ended.max(s.sent))
+            .max()
+            .unwrap_or_default();
         let first = spans.iter().map(ClientSpan::begin).min().unwrap_or(end);
         Self {
             spans,

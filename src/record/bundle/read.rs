@@ -35,7 +35,9 @@ pub fn read(folder: &Path) -> Result<RunRecord, InputError> {
             ));
         }
         let request = request(&row)?;
-        last = last.max(request.sent_at().unwrap_or_default()).max(request.last_token.unwrap_or_default());
+        last = last
+            .max(request.sent_at().unwrap_or_default())
+            .max(request.last_token.unwrap_or_default());
         run.requests.push(request);
         Ok(())
     })?;
