@@ -323,8 +323,8 @@ impl Visibility {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Status;
     use crate::metric::fixture::{MS, expand, random_run, three_requests};
+    use crate::record::Status;
     use proptest::prelude::*;
 
     #[test]

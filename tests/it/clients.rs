@@ -731,8 +731,20 @@ fn arrivals_of_vllm_bench_end_at_n_over_rate() {
 
 #[test]
 fn keys_of_another_kind_of_client_are_refused() {
-    let cases: [(&[&str], &[&str]); 11] = [
+    let cases: [(&[&str], &[&str]); 14] = [
         (&["load.client={kind: llmpref}"], &["load.client.kind", "llmperf"]),
+        (
+            &["load.client={kind: llmperf, stagger: 100000h}"],
+            &["load.client.stagger", "found 100000h", "up to 30min"],
+        ),
+        (
+            &["load.client={kind: thread-pool}", "load.think=100000h"],
+            &["load.think", "found 100000h", "up to 1000h"],
+        ),
+        (
+            &["load.think=1001h"],
+            &["load.think", "found 1001h", "up to 1000h"],
+        ),
         (
             &["load.client={kind: plain, stagger: 1s}"],
             &["load.client.stagger", "llmperf"],
