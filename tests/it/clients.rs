@@ -373,7 +373,7 @@ fn what_a_deadline_keeps_from_being_sent_is_unsent_under_every_load() {
             "{load:?}"
         );
         // One send: no lag of those that were not sent.
-        assert_eq!(summary.latencies.send_lag.n, 1, "{load:?}");
+        assert_eq!(summary.latency.send_lag.n, 1, "{load:?}");
     }
 }
 
