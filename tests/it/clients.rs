@@ -579,14 +579,15 @@ fn clients_of(config: &WorldConfig) -> Clients {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Every request that was sent is counted, surplus, or unfinished, and no client has two at a time.
+    /// Every request that was sent is counted, surplus, unfinished or unsent, and no client has two at a time.
     #[test]
     fn what_is_sent_is_counted_surplus_or_unfinished(config in any_world(), trace in any_trace()) {
         let record = run(&config, &Linear, &trace).unwrap();
         let c = clients_of(&config);
         let (rows, many) = (trace.requests.len(), c.concurrency as usize);
         let of = |status| record.requests.iter().filter(|r| r.status == status).count();
-        let (counted, surplus, unfinished) = (of(Completed), of(Surplus), of(Unfinished));
+        let (counted, surplus, unfinished) = (of(Completed), of(Surplus), of(Unfinished) + of(Unsent));
+        prop_assert!(config.deadline.is_none_or(|deadline| record.end <= deadline));
         prop_assert_eq!(counted + surplus + unfinished, record.requests.len());
         if let ClientKind::Llmperf { timeout, .. } = c.kind {
             prop_assert!(counted <= rows && surplus < many);
