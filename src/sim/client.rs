@@ -304,7 +304,10 @@ impl ClientSide {
             record.output_tokens = live.seen.len() as u32;
             record.first_token = live.seen.first().copied().filter(|_| self.clients.streams());
             record.last_token = live.seen.last().copied();
-            record.tokens = TokenLog::Times(std::mem::take(&mut live.seen));
+            record.tokens = match std::mem::take(&mut live.seen) {
+                seen if seen.is_empty() => TokenLog::Segments(Vec::new()),
+                seen => TokenLog::Times(seen),
+            };
         }
         if record.status == Status::Completed {
             record.status = Status::Unfinished;
