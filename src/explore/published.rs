@@ -13,7 +13,9 @@ use super::study::{Study, StudyError, StudyRun};
 use super::sweep::{Configuration, run_sweep};
 use crate::calibrate::robust::quantile;
 use crate::input::{InputError, read_text};
+use crate::metric::scrape::check_number;
 use crate::metric::tool::View;
+use crate::scenario::SHORTEST_SCRAPE;
 use crate::scenario::quantity::{Finite, Span};
 use crate::scenario::{Override, Plan};
 use crate::sim::HostTimes;
@@ -230,8 +232,13 @@ impl StudyFile {
             let found = format!("found {}", file.seeds);
             return wrong("seeds", found, &format!("allowed: 1 to {MOST_SEEDS}"));
         }
-        if file.scrape_interval.0.as_nanos() == 0 {
-            return wrong("scrape_interval", "found 0".into(), "allowed: a time above 0");
+        if file.scrape_interval < SHORTEST_SCRAPE {
+            let found = format!("found {}", file.scrape_interval);
+            return wrong(
+                "scrape_interval",
+                found,
+                &format!("allowed: from {SHORTEST_SCRAPE}"),
+            );
         }
         let script = file.script.as_ref().map(|s| ("script.printed", &s.printed));
         for (place, printed) in [("printed", &file.printed), ("printed_again", &file.printed_again)]
@@ -263,6 +270,8 @@ impl StudyFile {
 pub fn explain(file: StudyFile, base: &Path, done: impl Fn()) -> Result<Explained, StudyError> {
     let plan = Plan::load(&beside(base, &file.scenario), &[])?;
     let test = repeated(&plan, &file.printed, file.seeds)?;
+    check_number(test.run.record.end, file.scrape_interval.0)
+        .map_err(|e| InputError::new(&file.title, e.to_string()).at("scrape_interval"))?;
     done();
     let mut hypotheses = Vec::new();
     for spec in &file.hypotheses {

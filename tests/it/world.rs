@@ -161,7 +161,9 @@ fn assert_conserved(record: &RunRecord, trace: &Trace) {
                 assert!(r.cached_tokens < r.input_tokens);
             }
             Status::Rejected => assert_eq!((r.enqueued, r.output_tokens), (None, 0)),
-            Status::Unfinished | Status::Surplus => panic!("left unfinished, or not counted: {r:?}"),
+            Status::Unfinished | Status::Unsent | Status::Surplus => {
+                panic!("left unfinished, or not counted: {r:?}")
+            }
         }
     }
     for replica in &record.replicas {

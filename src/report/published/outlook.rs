@@ -5,12 +5,15 @@ use super::test::clients;
 use super::{n, printed, stairs, text};
 use crate::explore::published::{Explained, SweepSpec};
 use crate::explore::sweep::Configuration;
+use crate::metric::scrape::{MOST_SCRAPES, Scraper};
 use crate::profile::catalog;
+use crate::record::{RunRecord, Scrape};
 use crate::report::context::slo_text;
 use crate::report::html::{Block, Section};
 use crate::report::plot::{Axis, Mark, Plot, Series};
 use crate::report::sweep_page::configurations_table;
 use crate::report::table::{Cell, Column, Table};
+use crate::units::SimTime;
 
 /// Scrapes in the loaded window from which on a dashboard shows a queue for what it is: fewer could each be chance.
 const SCRAPES_THAT_SHOW: f64 = 10.0;
@@ -24,10 +27,9 @@ pub fn scrapes(e: &Explained) -> Section {
     let (from, to) = Curve::in_flight(run).span_of_largest();
     let end = run.end.as_secs_f64();
     let interval = e.file.scrape_interval.0.as_secs_f64();
-    // The test begins at any moment of the scrape clock; an idle stretch on both sides is what the dashboard joins.
-    let (before, after) = (interval, 2.0 * interval);
-    let scraped = |curve: &Curve, phase: f64| curve.scraped(interval, phase - before, end + after);
-    let phase = 0.37 * interval;
+    let scraper = Scraper::of(run);
+    let joined = around(run, &scraper, interval);
+    let dashboard = |value: fn(&Scrape) -> f64| joined.iter().map(|s| (s.at_s, value(s))).collect();
     let mut table = Table::new(
         "Scrape intervals and what they see of this load",
         vec![
@@ -37,18 +39,25 @@ pub fn scrapes(e: &Explained) -> Section {
             Column::plain("queue is visible"),
         ],
     );
-    for each in [interval, interval / 2.0, 2.0, 1.0, 0.5, 0.25, 0.1] {
+    let intervals = [interval, interval / 2.0, 2.0, 1.0, 0.5, 0.25, 0.1];
+    // Of a long load every scrape clock sees as much as of a part of it; the shortest are left out.
+    for each in intervals
+        .into_iter()
+        .filter(|each| end / each <= MOST_SCRAPES as f64)
+    {
         let samples = ((to - from) / each).floor();
-        let blind = (0..PHASES)
-            .filter(|k| {
-                let phase = each * f64::from(*k) / f64::from(PHASES);
-                waiting.scraped(each, phase, end).iter().all(|p| p.1 < 1.0)
-            })
-            .count();
+        let blind = (0..PHASES).filter(|k| {
+            let phase = each * f64::from(*k) / f64::from(PHASES);
+            let mut readings = (0u32..)
+                .map(|k| phase + f64::from(k) * each)
+                .take_while(|at| *at <= end);
+            readings.all(|at| scraper.waiting(instant(at)) == 0)
+        });
+        let blind = blind.count() as u32;
         table.push(vec![
             each.into(),
             samples.into(),
-            Cell::Share(blind as f64 / f64::from(PHASES)),
+            Cell::Share(f64::from(blind) / f64::from(PHASES)),
             if samples >= SCRAPES_THAT_SHOW { "yes" } else { "no" }.into(),
         ]);
     }
@@ -62,8 +71,8 @@ pub fn scrapes(e: &Explained) -> Section {
         series: vec![
             stairs("running", running.0.clone()),
             stairs("waiting", waiting.0.clone()),
-            dots("running, scraped", scraped(&running, phase)),
-            dots("waiting, scraped", scraped(&waiting, phase)),
+            dots("running, scraped", dashboard(|s| s.running)),
+            dots("waiting, scraped", dashboard(|s| s.waiting)),
         ],
         guides: Vec::new(),
     };
@@ -73,7 +82,7 @@ pub fn scrapes(e: &Explained) -> Section {
         y: Axis::linear("requests finished", ""),
         series: vec![
             stairs("counter", done.0.clone()),
-            stairs("scraped", scraped(&done, phase)),
+            stairs("scraped", dashboard(|s| s.finished.unwrap_or(0.0))),
         ],
         guides: Vec::new(),
     };
@@ -98,6 +107,32 @@ pub fn scrapes(e: &Explained) -> Section {
             Block::Plot(counters),
         ],
     }
+}
+
+/// Where on the scrape clock the test begins in the plots, as a share of the interval: any moment is as good.
+const PLOTTED_PHASE: f64 = 0.37;
+
+/// The readings of a dashboard with an idle stretch on both sides of the run, which it joins with the rest.
+fn around(run: &RunRecord, scraper: &Scraper, interval: f64) -> Vec<Scrape> {
+    let phase = PLOTTED_PHASE * interval;
+    let before = Scrape {
+        at_s: phase - interval,
+        finished: Some(0.0),
+        ..Scrape::default()
+    };
+    let last = run.end.as_secs_f64() + 2.0 * interval;
+    let readings = (0u32..)
+        .map(|k| phase + f64::from(k) * interval)
+        .take_while(|at| *at <= last);
+    let during = readings.map(|at| Scrape {
+        at_s: at,
+        ..scraper.read(instant(at))
+    });
+    std::iter::once(before).chain(during).collect()
+}
+
+fn instant(second: f64) -> SimTime {
+    SimTime::try_from_secs_f64(second).unwrap_or_default()
 }
 
 fn dots(name: &str, points: Vec<(f64, f64)>) -> Series {

@@ -116,8 +116,8 @@ fn studies_that_cannot_be_played_are_refused_with_their_reason() {
         ),
         (good.replace("seeds: 200", "seads: 200"), vec!["seads", "seeds"]),
         (
-            good.replace("scrape_interval: 10s", "scrape_interval: 0s"),
-            vec!["scrape_interval", "above 0"],
+            good.replace("scrape_interval: 10s", "scrape_interval: 1ns"),
+            vec!["scrape_interval", "found 1ns", "from 1ms"],
         ),
         (
             good.replace("ttft_s_mean: 0.2538", "ttft_s_mean: -1"),
