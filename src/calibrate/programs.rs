@@ -1,12 +1,12 @@
 //! Tables of compiled programs and what they took: rows of CSV. Empty cells are unknown.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use super::table::{Row, Table};
 use crate::input::{InputError, nearest, read_text};
-use crate::profile::accelerator::Platform;
-use crate::profile::{Accelerator, catalog};
+use crate::profile::{Accelerator, Platform, catalog};
 use crate::steptime::deployment::default_logical_core;
 use crate::steptime::static_fit::{LONGEST_PROGRAM_S, MeasuredProgram};
 use crate::steptime::{Deployment, Program, StaticShapes};
@@ -45,8 +45,6 @@ const MOST_ROWS: u32 = 1 << 16;
 const MOST_POSITIONS: u32 = 1 << 24;
 /// No program is launched, run and read back in less.
 const LEAST_PROGRAM_S: f64 = 1e-6;
-/// Physical cores that AWS joins to a logical one (LNC).
-const LOGICAL_CORES: std::ops::RangeInclusive<u32> = 1..=2;
 /// Most measurements behind one row.
 const MOST_MEASUREMENTS: u32 = 1_000_000_000;
 /// Clean measurements of one program differ by less than this factor: those of the shipped fits do by 1.05.
@@ -112,7 +110,9 @@ pub fn read_programs(path: &Path) -> Result<Vec<ProgramRow>, InputError> {
 pub fn refuse_contradictions(rows: &[ProgramRow]) -> Result<(), InputError> {
     let mut by_program: BTreeMap<(String, Program, RowKind), Vec<&ProgramRow>> = BTreeMap::new();
     for row in rows {
-        let seen = by_program.entry((row.group(), row.program, row.kind)).or_default();
+        let seen = by_program
+            .entry((row.group(), row.program, row.kind))
+            .or_default();
         if let Some((other, factor)) = seen.iter().find_map(|o| Some((*o, contradiction(o, row)?))) {
             return Err(told(other, row, factor));
         }
@@ -182,7 +182,7 @@ fn parse(path: &Path, row: &Row<'_>) -> Result<ProgramRow, InputError> {
 fn or(
     row: &Row<'_>,
     column: &'static str,
-    allowed: std::ops::RangeInclusive<u32>,
+    allowed: RangeInclusive<u32>,
     absent: u32,
 ) -> Result<u32, InputError> {
     if row.text(column).is_empty() {
@@ -277,12 +277,12 @@ fn deployment(
 ) -> Result<Deployment, InputError> {
     let accelerator = accelerator(row)?;
     let model = profile(row, "model", catalog::model)?;
-    let cores = accelerator.cores.as_ref().map_or(1, |f| f.value);
+    // As for engines: chips of two cores know no logical ones, those of more join two at most.
+    let usual = default_logical_core(&accelerator);
     let logical_core = if row.text("logical_core").is_empty() {
-        default_logical_core(&accelerator)
+        usual
     } else {
-        let most = cores.min(*LOGICAL_CORES.end());
-        Some(row.whole("logical_core", *LOGICAL_CORES.start()..=most)?)
+        Some(row.whole("logical_core", 1..=usual.unwrap_or(1))?)
     };
     let mut deployment = Deployment::new(model, accelerator);
     if !row.text("dtype").is_empty() {

@@ -132,8 +132,10 @@ fn widen(args: &ProgramsArgs) -> Result<f64, InputError> {
         return Ok(WIDEN);
     };
     if args.priors.is_none() {
-        return Err(InputError::new("--widen", "widens the priors of a fit, and none is given")
-            .allowed("name the fit with --priors, or leave --widen out"));
+        return Err(
+            InputError::new("--widen", "widens the priors of a fit, and none is given")
+                .allowed("name the fit with --priors, or leave --widen out"),
+        );
     }
     match text.parse() {
         Ok(factor) if (1.0..=100.0).contains(&factor) => Ok(factor),
