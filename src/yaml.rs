@@ -21,6 +21,15 @@ pub fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T, InputEr
     parsed.map_err(|e| from_yaml_error(&e, text, origin, &field))
 }
 
+/// Whether a document in block style has a key at its top, told without reading the rest of it.
+pub fn has_key(text: &str, key: &str) -> bool {
+    let of_line = |line: &str| {
+        line.strip_prefix(key)
+            .is_some_and(|rest| rest.trim_start().starts_with(':'))
+    };
+    text.lines().any(of_line)
+}
+
 /// One YAML value out of a command line argument: `0.5`, `[1, 2]`, `poisson`.
 ///
 /// # Errors
