@@ -7,6 +7,7 @@ use crate::explore::published::{Explained, Price, SweepSpec};
 use crate::explore::sweep::Configuration;
 use crate::report::context::slo_text;
 use crate::report::html::{Block, Section};
+use crate::report::number::counted;
 use crate::report::plot::{Axis, Mark, Plot, Series};
 use crate::report::sweep_page::configurations_table;
 use crate::report::table::{Cell, Column, Table};
@@ -180,9 +181,9 @@ pub fn price(e: &Explained) -> Section {
 fn share(price: &Price) -> Option<String> {
     (price.used != price.accelerators).then(|| {
         format!(
-            "The test uses {} of accelerators of which a {} holds {}: it is priced at that share of the {} USD an hour that \
-             the machine costs. It is rented whole, so the figures hold where all of it is at work.",
-            price.used,
+            "The test uses {}, and a {} holds {}: it is priced at that share of the {} USD an hour that the whole machine \
+             costs. Machines are rented whole, so the figures hold where all of their accelerators are at work.",
+            counted(u64::from(price.used), "accelerator"),
             price.instance,
             price.accelerators,
             n(price.instance_usd_h)
