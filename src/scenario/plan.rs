@@ -94,6 +94,10 @@ impl Plan {
         base: &Path,
         overrides: &[Override],
     ) -> Result<Self, InputError> {
+        if yaml::has_key(text, "kneeboard_study") && !yaml::has_key(text, "kneeboard") {
+            return Err(InputError::new(origin, "is a study, not a scenario")
+                .allowed("play it through with kneeboard explain, or give the scenario that it names"));
+        }
         let written: Scenario = yaml::parse(text, origin)?;
         let explicit = Arc::new(tree(&written, origin)?);
         let mut bare = (*explicit).clone();

@@ -3,13 +3,13 @@
 use super::curves::Curve;
 use super::test::clients;
 use super::{n, printed, stairs, text};
-use crate::explore::published::{Explained, SweepSpec};
+use crate::explore::published::{Explained, Price, SweepSpec};
 use crate::explore::sweep::Configuration;
 use crate::metric::scrape::{MOST_SCRAPES, Scraper};
-use crate::profile::catalog;
 use crate::record::{RunRecord, Scrape};
 use crate::report::context::slo_text;
 use crate::report::html::{Block, Section};
+use crate::report::number::counted;
 use crate::report::plot::{Axis, Mark, Plot, Series};
 use crate::report::sweep_page::configurations_table;
 use crate::report::table::{Cell, Column, Table};
@@ -146,22 +146,14 @@ fn dots(name: &str, points: Vec<(f64, f64)>) -> Series {
 /// What a million output tokens cost, and what that leaves out.
 pub fn price(e: &Explained) -> Section {
     let mut blocks = Vec::new();
-    let instance = e
-        .file
-        .instance
-        .as_ref()
-        .and_then(|name| catalog::instance(name, &e.base).ok());
-    let usd_h = instance
-        .as_ref()
-        .and_then(|i| i.on_demand_usd_h.as_ref())
-        .map(|f| f.value);
     let rate = printed(&e.test.figures, "results_mean_output_throughput_token_per_s");
-    if let (Some(usd_h), Some(rate), Some(instance)) = (usd_h, rate, &instance) {
+    if let (Some(price), Some(rate)) = (&e.price, rate) {
+        let usd_h = price.usd_h();
         let per_million = |tokens_per_s: f64| usd_h / 3600.0 / tokens_per_s * 1e6;
         let mut table = Table::new(
             format!(
                 "USD a million output tokens on {} at {} USD an hour",
-                instance.name,
+                price.instance,
                 n(usd_h)
             ),
             vec![
@@ -207,6 +199,7 @@ pub fn price(e: &Explained) -> Section {
             n(input_over_output(e)),
             slo_text(&e.test.plan)
         )));
+        blocks.extend(share(price).map(text));
         blocks.push(Block::Table(table));
     } else {
         blocks.push(text(
@@ -217,6 +210,20 @@ pub fn price(e: &Explained) -> Section {
         heading: "What a million tokens cost, and what that leaves out".into(),
         blocks,
     }
+}
+
+/// What part of its machine a test uses, where that is not just one whole machine.
+fn share(price: &Price) -> Option<String> {
+    (price.used != price.accelerators).then(|| {
+        format!(
+            "The test uses {}, and a {} holds {}: it is priced at that share of the {} USD an hour that the whole machine \
+             costs. Machines are rented whole, so the figures hold where all of their accelerators are at work.",
+            counted(u64::from(price.used), "accelerator"),
+            price.instance,
+            price.accelerators,
+            n(price.instance_usd_h)
+        )
+    })
 }
 
 /// Output tokens a second while all clients are at work.
@@ -342,7 +349,11 @@ fn sweep_plot(
             }),
         }
     }
-    let axis = spec.axes.keys().next().map_or("", |path| last_key(path));
+    let axis = spec
+        .axes
+        .keys()
+        .next()
+        .map_or("", |path| in_words(last_key(path)));
     Plot {
         title: format!("{}: {what}", spec.title),
         x: Axis::linear(axis, ""),
@@ -354,6 +365,18 @@ fn sweep_plot(
 
 fn last_key(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)
+}
+
+/// A knob as the label of an axis.
+fn in_words(key: &str) -> &str {
+    match key {
+        "tp" => "tensor-parallel degree (TP)",
+        "pp" => "pipeline-parallel degree (PP)",
+        "ep" => "expert-parallel degree (EP)",
+        "max_num_seqs" => "seats (max_num_seqs)",
+        "concurrency" => "clients (concurrency)",
+        other => other,
+    }
 }
 
 /// The capacity at the scenario's objective, under open arrivals.
