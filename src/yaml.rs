@@ -1,5 +1,7 @@
 //! The one door for YAML: text into a type, and a value back into a type, with one error shape.
 
+use std::path::Path;
+
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_saphyr::Error as YamlError;
@@ -19,6 +21,15 @@ pub fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T, InputEr
         })
     });
     parsed.map_err(|e| from_yaml_error(&e, text, origin, &field))
+}
+
+/// Whether a document in block style has a key at its top, told without reading the rest of it.
+pub fn has_key(text: &str, key: &str) -> bool {
+    let of_line = |line: &str| {
+        line.strip_prefix(key)
+            .is_some_and(|rest| rest.trim_start().starts_with(':'))
+    };
+    text.lines().any(of_line)
 }
 
 /// One YAML value out of a command line argument: `0.5`, `[1, 2]`, `poisson`.
@@ -42,6 +53,28 @@ pub fn from_value<T: DeserializeOwned>(value: Value, origin: &str) -> Result<T, 
         let error = explain(&e.into_inner().to_string(), origin);
         if path.is_empty() { error } else { error.at(path) }
     })
+}
+
+/// What is wrong in a JSON document, in the words of [`from_value`]: the field that it is about, with its line, or the
+/// parser's own words where it is about none.
+pub fn json_error(error: &serde_path_to_error::Error<serde_json::Error>, path: &Path) -> InputError {
+    let field = error.path().to_string();
+    let inner = error.inner();
+    if !inner.is_data() || matches!(field.as_str(), "." | "?") {
+        return InputError::in_file(path, inner.to_string()).at_field(error.path());
+    }
+    let mut out = json_words(inner, path);
+    out.place = Some(format!(
+        "{field} (line {}, column {})",
+        inner.line(),
+        inner.column()
+    ));
+    out
+}
+
+/// The same without a field and a line, for a document that is one line of many.
+pub fn json_words(error: &serde_json::Error, path: &Path) -> InputError {
+    explain(&first_line(&error.to_string()), &path.display().to_string())
 }
 
 /// A path as users write it: `a.b.0.c`, without the marks for what has no name.

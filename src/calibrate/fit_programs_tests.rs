@@ -95,38 +95,107 @@ fn programs_are_medians_and_lone_prompts_stand_in_without_their_front_end() {
     assert_eq!(measured(&[&twice[0]], &best), []);
 }
 
+const HEADER: &str =
+    "accelerator,model,tp,max_num_seqs,max_model_len,kind,bucket,rows,seconds,log_sd,n,logical_core,prefix";
+
+#[track_caller]
+fn refused(header: &str, lines: &[&str], parts: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("p.csv");
+    std::fs::write(&path, format!("{header}\n{}\n", lines.join("\n"))).unwrap();
+    let e = read_programs(&path).unwrap_err().to_string();
+    for part in ["p.csv"].iter().chain(parts) {
+        assert!(e.contains(part), "no '{part}' in: {e}");
+    }
+    for word in ["u32", "literal", "digit found"] {
+        assert!(!e.contains(word), "'{word}' in: {e}");
+    }
+}
+
 #[test]
 fn wrong_cells_say_where_they_are() {
-    let told = |line: &str, parts: &[&str]| {
+    let decode = |cells: &str| format!("trn2,qwen3-8b,1,4,1024,token_generation,1024,{cells}");
+    for (line, parts) in [
+        (
+            "trn2,qwen3-8b,1,4,1024,token_genration,1024,,0.01,,,,".to_owned(),
+            vec!["line 2", "token_generation"],
+        ),
+        (
+            "trn2,qwen3-8b,0,4,1024,token_generation,1024,,0.01,,,,".to_owned(),
+            vec!["line 2", "tp", "a whole number from 1 to"],
+        ),
+        (
+            "trn2,qwen3-8b,two,4,1024,token_generation,1024,,0.01,,,,".to_owned(),
+            vec!["line 2", "tp", "a whole number from 1 to"],
+        ),
+        (
+            "trn2,qwen3-8b,1,4,1024,token_generation,2048,,0.01,,,,".to_owned(),
+            vec!["bucket", "1024"],
+        ),
+        (decode("8,0.01,,,,"), vec!["rows", "from 1 to 4"]),
+        (decode(",0,,,,"), vec!["seconds", "0.000001 to 3600"]),
+        (
+            decode(",1e-300,,,,"),
+            vec!["line 2", "seconds", "1e-300", "0.000001"],
+        ),
+        (decode(",0.01,7,,,"), vec!["log_sd"]),
+        (decode(",0.01,,0,,"), vec!["line 2, column n", "from 1 to"]),
+        (decode(",0.01,,,3,"), vec!["logical_core", "from 1 to 2"]),
+        (
+            decode(",0.01,,,,junk"),
+            vec!["prefix", "junk", "token_generation"],
+        ),
+        (
+            "trn2,qwen3-8b,1,4,1024,context_encoding,1024,4,0.01,,,,".to_owned(),
+            vec!["rows", "'4' says nothing of context_encoding"],
+        ),
+        (
+            "trn9,qwen3-8b,1,4,1024,token_generation,1024,,0.01,,,,".to_owned(),
+            vec!["line 2, column accelerator", "trn9", "did you mean"],
+        ),
+        (
+            "trn2,qwen3-8bb,1,4,1024,token_generation,1024,,0.01,,,,".to_owned(),
+            vec!["line 2, column model", "qwen3-8bb", "did you mean 'qwen3-8b'"],
+        ),
+        (
+            "h100-sxm,qwen3-8b,1,4,1024,token_generation,1024,,0.01,,,,".to_owned(),
+            vec!["line 2, column accelerator", "h100-sxm", "no AWS Neuron device"],
+        ),
+        (
+            "trn1,qwen3-8b,1,4,1024,token_generation,1024,,0.01,,,2,".to_owned(),
+            vec!["logical_core", "from 1 to 1"],
+        ),
+    ] {
+        refused(HEADER, &[&line], &parts);
+    }
+    refused(
+        &HEADER.replace("log_sd", "logsd"),
+        &[&decode(",0.01,,,,")],
+        &["line 1", "unknown column 'logsd'", "did you mean 'log_sd'?"],
+    );
+}
+
+#[test]
+fn rows_that_contradict_each_other_are_refused_with_both_lines() {
+    let decode = |seconds: &str, log_sd: &str| {
+        format!("trn2,qwen3-8b,1,4,1024,token_generation,1024,,{seconds},{log_sd},,,")
+    };
+    let (good, hundredfold) = (decode("0.036", ""), decode("3.6", ""));
+    refused(
+        HEADER,
+        &[&good, &good, &hundredfold],
+        &["lines 2 and 4", "0.036 s and 3.6 s", "within a factor of 1.5"],
+    );
+    let told = |lines: &[String]| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("p.csv");
-        let header = "accelerator,model,tp,max_num_seqs,max_model_len,kind,bucket,rows,seconds,log_sd";
-        std::fs::write(&path, format!("{header}\n{line}\n")).unwrap();
-        let e = read_programs(&path).unwrap_err().to_string();
-        for part in parts {
-            assert!(e.contains(part), "no '{part}' in: {e}");
-        }
+        std::fs::write(&path, format!("{HEADER}\n{}\n", lines.join("\n"))).unwrap();
+        read_programs(&path).map(|rows| rows.len())
     };
-    told(
-        "trn2,qwen3-8b,1,4,1024,token_genration,1024,,0.01,",
-        &["line 2", "token_generation"],
+    // Measured twice, and a published figure with a scatter of its own.
+    assert_eq!(
+        told(&[good.clone(), decode("0.037", ""), decode("0.06", "0.2")]),
+        Ok(3)
     );
-    told(
-        "trn2,qwen3-8b,0,4,1024,token_generation,1024,,0.01,",
-        &["line 2", "tp"],
-    );
-    told(
-        "trn2,qwen3-8b,1,4,1024,token_generation,2048,,0.01,",
-        &["bucket", "1024"],
-    );
-    told(
-        "trn2,qwen3-8b,1,4,1024,token_generation,1024,8,0.01,",
-        &["rows", "4"],
-    );
-    told("trn2,qwen3-8b,1,4,1024,token_generation,1024,,0,", &["seconds"]);
-    told(
-        "trn2,qwen3-8b,1,4,1024,token_generation,1024,,0.01,7",
-        &["log_sd"],
-    );
-    told("trn9,qwen3-8b,1,4,1024,token_generation,1024,,0.01,", &["trn9"]);
+    assert!(told(&[good, decode("0.1", "0.2")]).is_err());
 }

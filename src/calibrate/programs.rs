@@ -1,18 +1,21 @@
 //! Tables of compiled programs and what they took: rows of CSV. Empty cells are unknown.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 
 use super::table::{Row, Table};
 use crate::input::{InputError, nearest, read_text};
-use crate::profile::catalog;
+use crate::profile::{Accelerator, Platform, catalog};
 use crate::steptime::deployment::default_logical_core;
 use crate::steptime::static_fit::{LONGEST_PROGRAM_S, MeasuredProgram};
-use crate::steptime::{Deployment, Program, StaticShapes};
+use crate::steptime::{Deployment, KvDtype, Program, StaticShapes};
 
 const COLUMNS: &[&str] = &[
     "accelerator",
     "model",
     "dtype",
+    "kv_dtype",
     "tp",
     "logical_core",
     "max_num_seqs",
@@ -41,6 +44,14 @@ const REQUIRED: &[&str] = &[
 const MOST_RANKS: u32 = 4096;
 const MOST_ROWS: u32 = 1 << 16;
 const MOST_POSITIONS: u32 = 1 << 24;
+/// No program is launched, run and read back in less.
+const LEAST_PROGRAM_S: f64 = 1e-6;
+/// Most measurements behind one row.
+const MOST_MEASUREMENTS: u32 = 1_000_000_000;
+/// Clean measurements of one program differ by less than this factor: those of the shipped fits do by 1.05.
+const AGREEMENT: f64 = 1.5;
+/// Standard deviations within which figures that state their scatter are to agree.
+const SCATTERS: f64 = 4.0;
 
 /// What a row measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,6 +80,8 @@ pub struct ProgramRow {
     pub log_sd: Option<f64>,
     /// Where it comes from.
     pub source: String,
+    /// The table, and the row's line in it.
+    pub place: (PathBuf, u64),
 }
 
 const KINDS: [&str; 3] = ["context_encoding", "token_generation", "lone_prompt"];
@@ -76,76 +89,142 @@ const KINDS: [&str; 3] = ["context_encoding", "token_generation", "lone_prompt"]
 /// Reads a table of programs.
 ///
 /// # Errors
-/// [`InputError`] for a cell that cannot be used, with its line and column, or a table without rows.
+/// [`InputError`] for a cell that cannot be used, with its line and column, rows that contradict each other, or a table
+/// without rows.
 pub fn read_programs(path: &Path) -> Result<Vec<ProgramRow>, InputError> {
     let text = read_text(path)?;
     let rows = Table::open(path, &text, COLUMNS, |_, name| REQUIRED.contains(&name))?
-        .read_rows(|_, row| parse(row))?;
+        .without_others()?
+        .read_rows(|_, row| parse(path, row))?;
     if rows.is_empty() {
         return Err(InputError::in_file(path, "holds no rows").allowed("at least one program"));
     }
+    refuse_contradictions(&rows)?;
     Ok(rows)
 }
 
-fn parse(row: &Row<'_>) -> Result<ProgramRow, InputError> {
-    let positive = |column: &'static str, most: u32| match row.count(column, most)? {
-        0 => Err(row.cell_error(column, "0").allowed(format!("1 to {most}"))),
-        value => Ok(value),
+/// Refuses two figures of one program that cannot both be true: clean measurements more than a factor of 1.5 apart,
+/// those with a scatter of their own further than four standard deviations, where that is more.
+///
+/// # Errors
+/// [`InputError`] with both places.
+pub fn refuse_contradictions(rows: &[ProgramRow]) -> Result<(), InputError> {
+    let mut by_program: BTreeMap<(String, Program, RowKind), Vec<&ProgramRow>> = BTreeMap::new();
+    for row in rows {
+        let seen = by_program
+            .entry((row.group(), row.program, row.kind))
+            .or_default();
+        if let Some((other, factor)) = seen.iter().find_map(|o| Some((*o, contradiction(o, row)?))) {
+            return Err(told(other, row, factor));
+        }
+        seen.push(row);
+    }
+    Ok(())
+}
+
+/// The factor that two figures were to agree within, if they do not.
+fn contradiction(a: &ProgramRow, b: &ProgramRow) -> Option<f64> {
+    let scatter = a.log_sd.unwrap_or(0.0).hypot(b.log_sd.unwrap_or(0.0));
+    let factor = AGREEMENT.max((SCATTERS * scatter).exp());
+    ((a.seconds / b.seconds).ln().abs() > factor.ln()).then_some(factor)
+}
+
+fn told(first: &ProgramRow, second: &ProgramRow, factor: f64) -> InputError {
+    let place = if first.place.0 == second.place.0 {
+        format!("lines {} and {}", first.place.1, second.place.1)
+    } else {
+        format!(
+            "line {}, and {}, line {}",
+            second.place.1,
+            first.place.0.display(),
+            first.place.1
+        )
     };
-    let slots = positive("max_num_seqs", MOST_ROWS)?;
-    let max_model_len = positive("max_model_len", MOST_POSITIONS)?;
-    let bucket = positive("bucket", max_model_len)?;
-    let kind = row.text("kind");
-    let (kind, program) = match kind {
-        "context_encoding" | "lone_prompt" => {
-            let kind = if kind == "lone_prompt" {
-                RowKind::LonePrompt
-            } else {
-                RowKind::Program
-            };
-            let prefix = if row.text("prefix").is_empty() {
-                0
-            } else {
-                row.count("prefix", max_model_len)?
-            };
-            let tokens = bucket;
-            (kind, Program::ContextEncoding { tokens, prefix })
-        }
-        "token_generation" => {
-            let batch = if row.text("rows").is_empty() {
-                slots
-            } else {
-                positive("rows", slots)?
-            };
-            let positions = bucket;
-            (RowKind::Program, Program::TokenGeneration { positions, batch })
-        }
-        other => {
-            let error = row.cell_error("kind", format!("'{other}' is unknown"));
-            let mut error = error.allowed(KINDS.join(", "));
-            error.nearest = nearest(other, KINDS);
-            return Err(error);
-        }
-    };
+    InputError::in_file(
+        &second.place.0,
+        format!(
+            "the same program took {} s and {} s ({}, {})",
+            first.seconds,
+            second.seconds,
+            second.group(),
+            second.program
+        ),
+    )
+    .at(place)
+    .allowed(format!(
+        "rows of one program and kind agree within a factor of {factor:.1}; keep the right one, or give a figure of which \
+         less is known its log_sd"
+    ))
+}
+
+fn parse(path: &Path, row: &Row<'_>) -> Result<ProgramRow, InputError> {
+    let slots = row.whole("max_num_seqs", 1..=MOST_ROWS)?;
+    let max_model_len = row.whole("max_model_len", 1..=MOST_POSITIONS)?;
+    let (kind, program) = program(row, slots, max_model_len)?;
     let seconds = row.seconds("seconds")?;
-    if !(seconds > 0.0 && seconds <= LONGEST_PROGRAM_S) {
+    if !(LEAST_PROGRAM_S..=LONGEST_PROGRAM_S).contains(&seconds) {
         return Err(row
-            .cell_error("seconds", format!("{seconds} s"))
-            .allowed(format!("more than 0, at most {LONGEST_PROGRAM_S} s")));
+            .cell_error("seconds", format!("{seconds:?} s"))
+            .allowed(format!("seconds from {LEAST_PROGRAM_S} to {LONGEST_PROGRAM_S}")));
     }
     Ok(ProgramRow {
         deployment: deployment(row, slots, max_model_len, program)?,
         kind,
         program,
         seconds,
-        n: if row.text("n").is_empty() {
-            1
-        } else {
-            row.count("n", u32::MAX)?
-        },
+        n: or(row, "n", 1..=MOST_MEASUREMENTS, 1)?,
         log_sd: scatter(row)?,
         source: row.text("source").to_owned(),
+        place: (path.to_owned(), row.line()),
     })
+}
+
+/// A whole number, or `absent` where the cell is empty.
+fn or(
+    row: &Row<'_>,
+    column: &'static str,
+    allowed: RangeInclusive<u32>,
+    absent: u32,
+) -> Result<u32, InputError> {
+    if row.text(column).is_empty() {
+        return Ok(absent);
+    }
+    row.whole(column, allowed)
+}
+
+fn program(row: &Row<'_>, slots: u32, max_model_len: u32) -> Result<(RowKind, Program), InputError> {
+    let kind = row.text("kind");
+    let bucket = || row.whole("bucket", 1..=max_model_len);
+    // What says nothing of this kind of program is a slip, not a figure to be passed over.
+    let empty = |column: &'static str| match row.text(column) {
+        "" => Ok(()),
+        text => Err(row
+            .cell_error(column, format!("'{text}' says nothing of {kind}"))
+            .allowed("leave the cell empty")),
+    };
+    match kind {
+        "context_encoding" | "lone_prompt" => {
+            empty("rows")?;
+            let kind = if kind == "lone_prompt" {
+                RowKind::LonePrompt
+            } else {
+                RowKind::Program
+            };
+            let (tokens, prefix) = (bucket()?, or(row, "prefix", 0..=max_model_len, 0)?);
+            Ok((kind, Program::ContextEncoding { tokens, prefix }))
+        }
+        "token_generation" => {
+            empty("prefix")?;
+            let (positions, batch) = (bucket()?, or(row, "rows", 1..=slots, slots)?);
+            Ok((RowKind::Program, Program::TokenGeneration { positions, batch }))
+        }
+        other => {
+            let error = row.cell_error("kind", format!("'{other}' is unknown"));
+            let mut error = error.allowed(KINDS.join(", "));
+            error.nearest = nearest(other, KINDS);
+            Err(error)
+        }
+    }
 }
 
 fn scatter(row: &Row<'_>) -> Result<Option<f64>, InputError> {
@@ -161,40 +240,77 @@ fn scatter(row: &Row<'_>) -> Result<Option<f64>, InputError> {
     }
 }
 
+/// A profile that a cell names; what is wrong with the name is wrong with the cell.
+fn profile<T>(
+    row: &Row<'_>,
+    column: &'static str,
+    find: fn(&str, &Path) -> Result<T, InputError>,
+) -> Result<T, InputError> {
+    find(row.text(column), Path::new(".")).map_err(|e| InputError {
+        allowed: e.allowed,
+        nearest: e.nearest,
+        ..row.cell_error(column, format!("{}: {}", e.origin, e.found))
+    })
+}
+
+/// An accelerator whose programs are compiled for static shapes.
+fn accelerator(row: &Row<'_>) -> Result<Accelerator, InputError> {
+    let found = profile(row, "accelerator", catalog::accelerator)?;
+    if found.platform == Platform::Neuron {
+        return Ok(found);
+    }
+    Err(row
+        .cell_error(
+            "accelerator",
+            format!(
+                "{} is no AWS Neuron device: nothing is compiled for static shapes on it",
+                found.name
+            ),
+        )
+        .allowed("kneeboard calibrate steps, runs or points fit its steps"))
+}
+
 fn deployment(
     row: &Row<'_>,
     slots: u32,
     max_model_len: u32,
     program: Program,
 ) -> Result<Deployment, InputError> {
-    let here = Path::new(".");
-    let accelerator = catalog::accelerator(row.text("accelerator"), here)?;
-    let model = catalog::model(row.text("model"), here)?;
-    let cores = accelerator.cores.as_ref().map_or(1, |f| f.value);
+    let accelerator = accelerator(row)?;
+    let model = profile(row, "model", catalog::model)?;
+    // As for engines: chips of two cores know no logical ones, those of more join two at most.
+    let usual = default_logical_core(&accelerator);
     let logical_core = if row.text("logical_core").is_empty() {
-        default_logical_core(&accelerator)
+        usual
     } else {
-        match row.count("logical_core", cores)? {
-            0 => {
-                return Err(row
-                    .cell_error("logical_core", "0")
-                    .allowed(format!("1 to {cores} cores of a chip")));
-            }
-            value => Some(value),
-        }
+        Some(row.whole("logical_core", 1..=usual.unwrap_or(1))?)
     };
     let mut deployment = Deployment::new(model, accelerator);
     if !row.text("dtype").is_empty() {
         let stated = row.text("dtype").parse();
-        deployment.dtype = stated.map_err(|e: InputError| row.cell_error("dtype", e.found.clone()))?;
+        deployment.dtype = stated.map_err(|e: InputError| InputError {
+            allowed: e.allowed,
+            nearest: e.nearest,
+            ..row.cell_error("dtype", e.found)
+        })?;
         deployment.expert_dtype = deployment.dtype;
     }
-    deployment.tp = match row.count("tp", MOST_RANKS)? {
-        0 => return Err(row.cell_error("tp", "0").allowed(format!("1 to {MOST_RANKS}"))),
-        tp => tp,
-    };
+    if !row.text("kv_dtype").is_empty() {
+        let stated = row.text("kv_dtype").parse();
+        deployment.kv_dtype = stated.map_err(|e: InputError| InputError {
+            allowed: e.allowed,
+            nearest: e.nearest,
+            ..row.cell_error("kv_dtype", e.found)
+        })?;
+    }
+    deployment.tp = row.whole("tp", 1..=MOST_RANKS)?;
     deployment.logical_core = logical_core;
-    // Buckets other than the row's own do not change what its program takes; the longest decides what a slot is.
+    deployment.static_shapes = Some(shapes(slots, max_model_len, program));
+    Ok(deployment)
+}
+
+/// Buckets other than the row's own do not change what its program takes; the longest decides what a slot is.
+fn shapes(slots: u32, max_model_len: u32, program: Program) -> StaticShapes {
     let tokens = match program {
         Program::ContextEncoding { tokens, .. } => tokens,
         Program::TokenGeneration { .. } => max_model_len,
@@ -206,7 +322,7 @@ fn deployment(
         Program::ContextEncoding { .. } => vec![slots],
     };
     decode_batches.dedup();
-    deployment.static_shapes = Some(StaticShapes {
+    StaticShapes {
         context_buckets,
         prefix_buckets: Vec::new(),
         strict: true,
@@ -214,16 +330,19 @@ fn deployment(
         decode_batches,
         on_device_sampling: true,
         asynchronous: false,
-    });
-    Ok(deployment)
+    }
 }
 
 impl ProgramRow {
     /// The deployment in a few words: rows of one are left out together.
     pub fn group(&self) -> String {
         let d = &self.deployment;
+        let kv = match d.kv_dtype {
+            KvDtype::Bf16 => String::new(),
+            other => format!(" {other} KV"),
+        };
         format!(
-            "{} {} {} tp {} of {} core(s), {} rows of {}",
+            "{} {} {}{kv} tp {} of {} core(s), {} rows of {}",
             d.accelerator.name,
             d.model.name,
             d.dtype,
@@ -256,6 +375,7 @@ impl ProgramRow {
             accelerator: d.accelerator.name.clone(),
             model: d.model.name.clone(),
             dtype: d.dtype.name().to_owned(),
+            kv_dtype: d.kv_dtype,
             tp: d.tp,
             logical_core: d.logical_core.unwrap_or(1),
             max_num_seqs: self.slots(),

@@ -1,5 +1,7 @@
 //! Strict reading of CSV tables: every wrong cell is an error with its line and column.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -7,7 +9,8 @@ use csv::StringRecord;
 
 use crate::input::{InputError, csv_line};
 
-/// The columns of a table, found by name in its header. Further columns are ignored.
+/// The columns of a table, found by name in its header. Further columns are ignored unless
+/// [`without_others`](Table::without_others) refuses them.
 pub(super) struct Table<'a> {
     path: &'a Path,
     text: &'a str,
@@ -53,6 +56,21 @@ impl<'a> Table<'a> {
             width: header.len(),
             per_second: 1.0,
         })
+    }
+
+    /// Refuses columns of other names: a slip in an optional one would silently be no column at all.
+    pub(super) fn without_others(mut self) -> Result<Self, InputError> {
+        let header = self.reader.headers().cloned().unwrap_or_default();
+        let names = self.names;
+        match header.iter().find(|h| !names.contains(h)) {
+            None => Ok(self),
+            Some(other) => Err(
+                InputError::in_file(self.path, format!("has an unknown column '{other}'"))
+                    .at("line 1")
+                    .allowed(format!("columns: {}", names.join(", ")))
+                    .nearest_of(other, names.iter().copied()),
+            ),
+        }
     }
 
     /// The same table with its times in another unit than seconds.
@@ -126,6 +144,25 @@ fn missing(path: &Path, header: &StringRecord, name: &str) -> InputError {
         .nearest_of(name, header.iter())
 }
 
+/// A kind of whole number, with its bounds for readers who know no types.
+pub(super) trait Whole: FromStr + PartialOrd + Display {
+    /// The least that it can hold.
+    const LEAST: Self;
+    /// The most.
+    const MOST: Self;
+}
+
+macro_rules! whole {
+    ($($number:ty),*) => {$(
+        impl Whole for $number {
+            const LEAST: Self = Self::MIN;
+            const MOST: Self = Self::MAX;
+        }
+    )*};
+}
+
+whole!(u32, u64, i32, i64, usize);
+
 /// One row while it is parsed.
 pub(super) struct Row<'a> {
     path: &'a Path,
@@ -138,6 +175,11 @@ pub(super) struct Row<'a> {
 }
 
 impl Row<'_> {
+    /// The row's line in its file, from 1.
+    pub(super) fn line(&self) -> u64 {
+        self.line
+    }
+
     /// The row's place in its file.
     pub(super) fn line_text(&self) -> String {
         format!("line {}", self.line)
@@ -178,27 +220,36 @@ impl Row<'_> {
     }
 
     /// A whole number that `T` can hold.
-    pub(super) fn integer<T: FromStr>(&self, column: &'static str) -> Result<T, InputError> {
+    pub(super) fn integer<T: Whole>(&self, column: &'static str) -> Result<T, InputError> {
+        self.whole(column, T::LEAST..=T::MOST)
+    }
+
+    /// A whole number of a range.
+    pub(super) fn whole<T: Whole>(
+        &self,
+        column: &'static str,
+        allowed: RangeInclusive<T>,
+    ) -> Result<T, InputError> {
         let text = self.text(column);
-        text.parse().map_err(|_| {
-            self.cell_error(column, format!("'{text}' cannot be used"))
-                .allowed(format!("a whole number ({})", std::any::type_name::<T>()))
-        })
+        match text.parse() {
+            Ok(value) if allowed.contains(&value) => Ok(value),
+            _ => Err(self
+                .cell_error(column, format!("'{text}' cannot be used"))
+                .allowed(format!(
+                    "a whole number from {} to {}",
+                    allowed.start(),
+                    allowed.end()
+                ))),
+        }
     }
 
     /// A whole number from 0 to `limit`.
     pub(super) fn count(&self, column: &'static str, limit: u32) -> Result<u32, InputError> {
-        let value: u32 = self.integer(column)?;
-        if value > limit {
-            return Err(self
-                .cell_error(column, format!("{value} is too large"))
-                .allowed(format!("at most {limit}")));
-        }
-        Ok(value)
+        self.whole(column, 0..=limit)
     }
 
     /// A whole number, or `absent` where the table has no such column.
-    pub(super) fn integer_or<T: FromStr>(&self, column: &'static str, absent: T) -> Result<T, InputError> {
+    pub(super) fn integer_or<T: Whole>(&self, column: &'static str, absent: T) -> Result<T, InputError> {
         if self.has(column) {
             self.integer(column)
         } else {

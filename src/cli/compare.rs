@@ -13,7 +13,7 @@ use crate::calibrate::repeats::spreads_of_repeats;
 use crate::calibrate::{Capture, read_captures};
 use crate::input::InputError;
 use crate::report::compare::{comparison_text, points_text};
-use crate::scenario::machine::locate;
+use crate::scenario::machine::{locate, require};
 use crate::steptime::AnyFit;
 use crate::steptime::fit_file::{RepeatSpread, merge_repeats};
 use crate::verify::compare::{
@@ -62,7 +62,9 @@ pub struct CompareArgs {
 /// # Errors
 /// [`crate::input::InputError`] for a capture or a fit that cannot be used; a simulation that cannot go on.
 pub fn run(args: &CompareArgs) -> anyhow::Result<Outcome> {
-    let path = locate(&args.fit.to_string_lossy(), Path::new(""));
+    let (name, here) = (args.fit.to_string_lossy(), Path::new(""));
+    require(&name, here, "--fit")?;
+    let path = locate(&name, here);
     let fit = AnyFit::read(&path)?;
     if let Some(table) = &args.points {
         return points(args, table, &fit, &path);

@@ -1,6 +1,6 @@
 //! `kneeboard explain`: a published load test, repeated as an experiment.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
@@ -10,7 +10,7 @@ use super::progress::delayed_bar;
 use super::simulate::unwrap_input;
 use super::stdout::WIDTH;
 use super::{Global, Outcome, output, print};
-use crate::explore::published::{Explained, PrintedFigure, StudyFile, explain, parts};
+use crate::explore::published::{Explained, Played, PrintedFigure, StudyFile, explain, parts};
 use crate::input::prepare_output_folder;
 use crate::report::notebook::Notebook;
 use crate::report::published::{figures_table, page};
@@ -39,17 +39,25 @@ struct Figures<'a> {
     seeds: u32,
     test: &'a [PrintedFigure],
     hypotheses: Vec<(&'a str, &'a [PrintedFigure])>,
+    /// Hypotheses that came to a livelock, and at how many of the seeds; they print nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    livelocked: Vec<(&'a str, u32)>,
     script: Option<&'a [PrintedFigure]>,
 }
 
 impl<'a> Figures<'a> {
     fn of(e: &'a Explained) -> Self {
         let hypotheses = e.hypotheses.iter();
+        let livelocked = hypotheses.clone().filter_map(|h| match &h.outcome {
+            Played::Livelocked(l) => Some((h.spec.name.as_str(), l.livelocked)),
+            Played::Through(_) => None,
+        });
         Self {
+            livelocked: livelocked.collect(),
             seeds: e.file.seeds,
             test: &e.test.figures,
             hypotheses: hypotheses
-                .map(|h| (h.spec.name.as_str(), &h.outcome.figures[..]))
+                .map(|h| (h.spec.name.as_str(), h.outcome.figures()))
                 .collect(),
             script: e.script.as_ref().map(|s| &s.figures[..]),
         }
@@ -64,9 +72,8 @@ pub fn run(args: &ExplainArgs, global: &Global) -> anyhow::Result<Outcome> {
     let mut file = StudyFile::read(&args.study)?;
     file.seeds = args.seeds.unwrap_or(file.seeds);
     prepare_output_folder(&args.output_dir, args.overwrite)?;
-    let base = args.study.parent().unwrap_or(Path::new(""));
     let bar = delayed_bar("experiments", parts(&file), global.progress());
-    let explained = explain(file, base, || bar.inc(1)).map_err(unwrap_input)?;
+    let explained = explain(file, &args.study, || bar.inc(1)).map_err(unwrap_input)?;
     bar.finish_and_clear();
     output::prepare(&args.output_dir, args.overwrite)?;
     let page = page(&explained);
@@ -82,8 +89,18 @@ pub fn run(args: &ExplainArgs, global: &Global) -> anyhow::Result<Outcome> {
     output::report(&args.output_dir, &explained.test.plan, &page, &[])?;
     output::seal(&args.output_dir, &command, &explained.test.plan)?;
     let table = figures_table(&explained.file.title, &explained.test, explained.file.seeds);
+    let livelocks = Figures::of(&explained).livelocked;
+    let livelocks: String = livelocks
+        .iter()
+        .map(|(name, n)| {
+            format!(
+                "hypothesis '{name}': a livelock at {n} of {} seeds\n",
+                explained.file.seeds
+            )
+        })
+        .collect();
     print(&format!(
-        "{}\nnotebook: {}\n",
+        "{}\n{livelocks}notebook: {}\n",
         table.terminal(WIDTH),
         args.output_dir.join("notebook.ipynb").display()
     ))?;

@@ -99,7 +99,7 @@ pub fn run(args: &ImportArgs) -> anyhow::Result<Outcome> {
         facts.set(text)?;
     }
     let runs = read(&args.file, &options)?;
-    let gauges = args.gauges.as_deref().map(read_scrapes).transpose()?;
+    let gauges = gauges_of(args, &facts)?;
     prepare_output_folder(&args.output, args.overwrite)?;
     let folders = folders_of(&runs, &args.output);
     let stem = args
@@ -120,6 +120,22 @@ pub fn run(args: &ImportArgs) -> anyhow::Result<Outcome> {
     };
     print(&text)?;
     Ok(Outcome::Done)
+}
+
+/// The gauges' file, with no more running requests than the server is stated to have seats.
+fn gauges_of(args: &ImportArgs, facts: &ServerFacts) -> Result<Option<ScrapeSeries>, InputError> {
+    if let Some(start) = args.gauges_start.filter(|s| !s.is_finite()) {
+        return Err(InputError::new("--gauges-start", format!("found {start}"))
+            .allowed("allowed: a number of seconds on the clock of the gauges' file"));
+    }
+    let Some(path) = &args.gauges else {
+        return Ok(None);
+    };
+    let (series, limits) = (read_scrapes(path)?, facts.limits());
+    if let Some(seats) = limits.max_num_seqs {
+        series.check_seats(path, u64::from(seats) * u64::from(limits.replicas.max(1)))?;
+    }
+    Ok(Some(series))
 }
 
 fn one(

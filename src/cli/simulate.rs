@@ -9,10 +9,14 @@ use super::progress::delayed_bar;
 use super::stdout::WIDTH;
 use super::{Global, Outcome, ScenarioArgs, output, print};
 use crate::explore::study::{Study, StudyError, StudyRun, summary_options};
-use crate::input::prepare_output_folder;
+use crate::input::{InputError, prepare_output_folder};
 use crate::metric::Summary;
-use crate::metric::export::{LENS_FILE, write_figures, write_json, write_lens, write_summary_csv};
+use crate::metric::export::{
+    LENS_FILE, SCRAPES_FILE, write_figures, write_json, write_lens, write_scrapes, write_summary_csv,
+};
+use crate::metric::scrape::{Visibility, scrape};
 use crate::metric::vllm_bench::{BenchInfo, BenchResult};
+use crate::record::Scrape;
 use crate::record::bundle::{self, BundleParts};
 use crate::report::compare::intervals_table;
 use crate::report::number::counted;
@@ -21,6 +25,7 @@ use crate::report::run_tables::summary_tables;
 use crate::report::tool_tables::tool_tables;
 use crate::scenario::Plan;
 use crate::sim::{HostTimes, Pace};
+use crate::units::SimDuration;
 use crate::verify::predicted::{PredictedFigure, predicted};
 
 /// Simulate a scenario at its own load.
@@ -62,12 +67,21 @@ pub fn run(args: &SimulateArgs, global: &Global) -> anyhow::Result<Outcome> {
     let pace = if args.step_by_step { Pace::Step } else { Pace::Leap };
     let study = Study::of(plan)?.at_pace(pace);
     prepare_output_folder(&args.output_dir, args.overwrite)?;
+    if args.summary_only && study.plan().measure.scrape_interval.is_some() {
+        return Err(InputError::new(
+            "--summary-only",
+            "measure.scrape_interval asks for the gauges of a whole record",
+        )
+        .allowed("leave one of the two out")
+        .into());
+    }
     if args.summary_only {
         return summarise(args, &study, global.progress());
     }
     let bar = delayed_bar("simulating", 1, global.progress());
-    let runs = study.runs().map_err(unwrap_input)?;
+    let mut runs = study.runs().map_err(unwrap_input)?;
     bar.finish_and_clear();
+    let scrapes = scrapes_of(&args.scenario.scenario, study.plan(), &mut runs)?;
     let intervals = match runs.first() {
         Some(first) => predicted(study.plan(), first).map_err(unwrap_input)?,
         None => None,
@@ -76,13 +90,13 @@ pub fn run(args: &SimulateArgs, global: &Global) -> anyhow::Result<Outcome> {
     output::prepare(&args.output_dir, args.overwrite)?;
     let plan = study.plan();
     for (i, run) in runs.iter().enumerate() {
-        write_run(
-            &args.output_dir.join(format!("run-{i}")),
-            plan,
-            run,
-            args.save_detailed,
-        )
-        .with_context(|| format!("{}: results cannot be written", args.output_dir.display()))?;
+        let folder = args.output_dir.join(format!("run-{i}"));
+        write_run(&folder, plan, run, args.save_detailed)
+            .and_then(|()| match scrapes.get(i) {
+                Some(scrapes) => write_scrapes(&folder.join(SCRAPES_FILE), scrapes),
+                None => Ok(()),
+            })
+            .with_context(|| format!("{}: results cannot be written", args.output_dir.display()))?;
     }
     if let Some(intervals) = &intervals {
         output::text(
@@ -153,6 +167,35 @@ pub(super) fn unwrap_input(error: StudyError) -> anyhow::Error {
         StudyError::Input(e) => e.into(),
         other => other.into(),
     }
+}
+
+/// What a dashboard would have read of each run, if the scenario asks for it; a load that is too short for the interval
+/// gets a note.
+fn scrapes_of(scenario: &Path, plan: &Plan, runs: &mut [StudyRun]) -> Result<Vec<Vec<Scrape>>, InputError> {
+    let Some(interval) = plan.measure.scrape_interval else {
+        return Ok(Vec::new());
+    };
+    let of_run = |run: &mut StudyRun| {
+        let found = scrape(&run.record, interval, SimDuration::ZERO)
+            .map_err(|e| InputError::in_file(scenario, e.to_string()).at("measure.scrape_interval"))?;
+        let load_s = run
+            .summary
+            .diagnosis
+            .as_ref()
+            .map_or(0.0, |d| d.little.judged_to_s - d.little.judged_from_s);
+        let seen = Visibility::of(load_s, interval.as_secs_f64());
+        if seen.invisible {
+            run.summary.notes.push(format!(
+                "the load of {load_s:.3} s is invisible to gauges that are read every {} s: at most {} readings fall \
+                 into it, and {:.3} s is the longest interval that would show it",
+                seen.interval_s,
+                seen.readings + 1,
+                seen.longest_interval_s
+            ));
+        }
+        Ok(found)
+    };
+    runs.iter_mut().map(of_run).collect()
 }
 
 fn write_run(folder: &Path, plan: &Plan, run: &StudyRun, detailed: bool) -> std::io::Result<()> {

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::simulate::unwrap_input;
-use super::stdout::WIDTH;
+use super::stdout::{WIDTH, complain};
 use super::{Global, Outcome, ScenarioArgs, output, print, progress};
 use crate::explore::grid::{MOST_CONFIGURATIONS, Setting, combinations};
 use crate::explore::study::StudyError;
@@ -89,6 +89,11 @@ pub fn run_capacity(args: &CapacityArgs, global: &Global) -> anyhow::Result<Outc
             .at("sweep.search.capacity")
             .allowed("give a range, as --set 'sweep.search.capacity={rate: [0.5, 30]}'")
             .into());
+    }
+    if !plan.axes().is_empty() {
+        complain(
+            "kneeboard: note: axes are swept by `kneeboard sweep`; capacity is searched for the base configuration only",
+        );
     }
     let bar = progress::delayed_bar("searching", 1, global.progress());
     let configurations = run_sweep(&plan, None, &[Setting::new()], |_, _| Ok(())).map_err(unwrap_input)?;

@@ -1,164 +1,29 @@
 //! A published load test as an experiment: what it printed beside what a simulation of it prints, seed by seed, and
 //! what it could not show.
 
+mod price;
+mod repeated;
+mod study_file;
+
 use std::path::{Component, Path, PathBuf};
 
 use rayon::prelude::*;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub use price::Price;
+use price::price;
+pub use repeated::{BAND, Livelocked, Played, PrintedFigure, Repeated};
+use repeated::{played, repeated};
+pub use study_file::{CapacitySpec, HypothesisSpec, ScriptSpec, StudyFile, SweepSpec};
+
 use super::grid::combinations;
-use super::study::{Study, StudyError, StudyRun};
+use super::study::{Study, StudyError};
 use super::sweep::{Configuration, run_sweep};
-use crate::calibrate::robust::quantile;
-use crate::input::{InputError, read_text};
-use crate::metric::tool::View;
-use crate::scenario::quantity::{Finite, Span};
+use crate::input::InputError;
+use crate::metric::scrape::check_number;
 use crate::scenario::{Override, Plan};
 use crate::sim::HostTimes;
 use crate::steptime::BatchShape;
-use crate::yaml;
-
-/// Most seeds of a study: enough for any band, few enough to end.
-const MOST_SEEDS: u32 = 10_000;
-/// The band of the seeds that is shown.
-pub const BAND: (f64, f64) = (0.05, 0.95);
-
-/// A study file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct StudyFile {
-    /// Format version; 1.
-    pub kneeboard_study: u32,
-    /// Heading of the notebook.
-    pub title: String,
-    /// Where the printed figures come from.
-    pub source: String,
-    /// The scenario of the test, relative to this file.
-    pub scenario: String,
-    /// Instance profile that names the price.
-    pub instance: Option<String>,
-    /// How many seeds the figures are shown over.
-    pub seeds: u32,
-    /// The constants of the scenario that were fitted to the printed figures, in words.
-    #[serde(default)]
-    pub fitted: Vec<String>,
-    /// What the load generator printed, under its own names.
-    pub printed: Map<String, Value>,
-    /// The same of another run of the same test.
-    #[serde(default)]
-    pub printed_again: Map<String, Value>,
-    /// Explanations that are played through side by side.
-    #[serde(default)]
-    pub hypotheses: Vec<HypothesisSpec>,
-    /// How often a dashboard would have scraped the server's gauges.
-    pub scrape_interval: Span,
-    /// A second load generator on the same server.
-    pub script: Option<ScriptSpec>,
-    /// What the test did not vary.
-    #[serde(default)]
-    pub sweeps: Vec<SweepSpec>,
-    /// A search for the highest load at the scenario's SLO.
-    pub capacity: Option<CapacitySpec>,
-}
-
-/// An explanation to be played through.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct HypothesisSpec {
-    /// Its name.
-    pub name: String,
-    /// What it says.
-    pub says: String,
-    /// How the scenario differs under it: dotted paths and values.
-    #[serde(default)]
-    pub set: Map<String, Value>,
-}
-
-/// A second load generator.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ScriptSpec {
-    /// Its scenario, relative to the study file.
-    pub scenario: String,
-    /// What it printed.
-    pub printed: Map<String, Value>,
-}
-
-/// Something that is varied at the test's own load.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct SweepSpec {
-    /// What it shows.
-    pub title: String,
-    /// Dotted paths and the values they take.
-    pub axes: Map<String, Value>,
-    /// What else differs from the scenario.
-    #[serde(default)]
-    pub set: Map<String, Value>,
-}
-
-/// A capacity search over configurations.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CapacitySpec {
-    /// Dotted paths and the values they take.
-    pub axes: Map<String, Value>,
-    /// Lowest and highest rate, requests a second.
-    pub rate: [Finite; 2],
-    /// Requests of each run.
-    pub num_requests: u32,
-    /// What else differs from the scenario.
-    #[serde(default)]
-    pub set: Map<String, Value>,
-}
-
-/// A printed figure beside the simulated ones.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct PrintedFigure {
-    /// The load generator's name for it.
-    pub name: String,
-    /// What was printed.
-    pub printed: f64,
-    /// Median over the seeds.
-    pub median: f64,
-    /// [`BAND`] of the seeds.
-    pub band: (f64, f64),
-}
-
-impl PrintedFigure {
-    /// The median's distance from what was printed, as a share of it.
-    pub fn relative_error(&self) -> f64 {
-        self.median / self.printed - 1.0
-    }
-
-    /// The printed figure lies within the band, to the digits that were printed.
-    pub fn is_inside(&self) -> bool {
-        let rounding = 0.5 * 10_f64.powi(-decimals(self.printed));
-        (self.band.0 - rounding..=self.band.1 + rounding).contains(&self.printed)
-    }
-}
-
-/// Decimals that a number is written with.
-fn decimals(x: f64) -> i32 {
-    let text = x.to_string();
-    text.split_once('.')
-        .map_or(0, |(_, fraction)| fraction.len() as i32)
-}
-
-/// A scenario at many seeds.
-#[derive(Debug)]
-pub struct Repeated {
-    /// The scenario.
-    pub plan: Plan,
-    /// Printed figures and simulated ones.
-    pub figures: Vec<PrintedFigure>,
-    /// The seed whose figures are nearest to the medians, and its run.
-    pub typical: u64,
-    /// That run.
-    pub run: StudyRun,
-}
 
 /// What one step of the test takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -186,7 +51,7 @@ pub struct Hypothesis {
     /// What it says and how it differs.
     pub spec: HypothesisSpec,
     /// What came of it.
-    pub outcome: Repeated,
+    pub outcome: Played,
 }
 
 /// Everything that a notebook of a published test shows.
@@ -194,8 +59,8 @@ pub struct Hypothesis {
 pub struct Explained {
     /// What was asked.
     pub file: StudyFile,
-    /// Folder that the file's paths start from.
-    pub base: PathBuf,
+    /// What the test's part of its machine costs.
+    pub price: Option<Price>,
     /// The test.
     pub test: Repeated,
     /// What its steps take.
@@ -212,64 +77,25 @@ pub struct Explained {
     pub capacity: Option<(Plan, Vec<Configuration>)>,
 }
 
-impl StudyFile {
-    /// Reads and checks a study file.
-    ///
-    /// # Errors
-    /// [`InputError`] for what it does not hold.
-    pub fn read(path: &Path) -> Result<Self, InputError> {
-        let file: Self = yaml::parse(&read_text(path)?, &path.display().to_string())?;
-        let wrong = |place: &str, found: String, allowed: &str| {
-            Err(InputError::in_file(path, found).at(place).allowed(allowed))
-        };
-        if file.kneeboard_study != 1 {
-            let found = format!("found version {}", file.kneeboard_study);
-            return wrong("kneeboard_study", found, "allowed: 1");
-        }
-        if file.seeds == 0 || file.seeds > MOST_SEEDS {
-            let found = format!("found {}", file.seeds);
-            return wrong("seeds", found, &format!("allowed: 1 to {MOST_SEEDS}"));
-        }
-        if file.scrape_interval.0.as_nanos() == 0 {
-            return wrong("scrape_interval", "found 0".into(), "allowed: a time above 0");
-        }
-        let script = file.script.as_ref().map(|s| ("script.printed", &s.printed));
-        for (place, printed) in [("printed", &file.printed), ("printed_again", &file.printed_again)]
-            .into_iter()
-            .chain(script)
-        {
-            for (name, value) in printed {
-                if value.as_f64().is_none_or(|v| !v.is_finite() || v <= 0.0) {
-                    let found = format!("found {value}");
-                    return wrong(&format!("{place}.{name}"), found, "allowed: a number above 0");
-                }
-            }
-        }
-        if file.printed.is_empty() {
-            return wrong(
-                "printed",
-                "it is empty".into(),
-                "name what the load generator printed",
-            );
-        }
-        Ok(file)
-    }
-}
-
-/// Plays a study through. `done` is called after each of its [`parts`].
+/// Plays a study, whose file is at `study`, through. `done` is called after each of its [`parts`].
 ///
 /// # Errors
-/// [`StudyError`] when a scenario cannot be run, or its load generator prints no figure of a name in the study.
-pub fn explain(file: StudyFile, base: &Path, done: impl Fn()) -> Result<Explained, StudyError> {
+/// [`StudyError`] when a scenario cannot be run, its load generator prints no figure of a name in the study, or the
+/// instance is not the scenario's. A hypothesis that comes to a livelock is a finding, not an error.
+pub fn explain(file: StudyFile, study: &Path, done: impl Fn()) -> Result<Explained, StudyError> {
+    let base = study.parent().unwrap_or(Path::new(""));
     let plan = Plan::load(&beside(base, &file.scenario), &[])?;
+    let price = price(&file, study, &plan)?;
     let test = repeated(&plan, &file.printed, file.seeds)?;
+    check_number(test.run.record.end, file.scrape_interval.0)
+        .map_err(|e| InputError::new(&file.title, e.to_string()).at("scrape_interval"))?;
     done();
     let mut hypotheses = Vec::new();
     for spec in &file.hypotheses {
         let plan = plan.with(&overrides(&spec.set))?;
         hypotheses.push(Hypothesis {
             spec: spec.clone(),
-            outcome: repeated(&plan, &file.printed, file.seeds)?,
+            outcome: played(&plan, &file.printed, file.seeds)?,
         });
         done();
     }
@@ -301,7 +127,7 @@ pub fn explain(file: StudyFile, base: &Path, done: impl Fn()) -> Result<Explaine
     Ok(Explained {
         steps: step_seconds(&test)?,
         file,
-        base: base.to_owned(),
+        price,
         test,
         hypotheses,
         script,
@@ -406,82 +232,6 @@ fn capacity_plan(plan: &Plan, spec: &CapacitySpec) -> Result<Plan, InputError> {
     plan.with(&set)
 }
 
-/// Runs a scenario at many seeds and keeps what its load generator prints.
-fn repeated(plan: &Plan, printed: &Map<String, Value>, seeds: u32) -> Result<Repeated, StudyError> {
-    let view = plan.view().ok_or_else(|| {
-        InputError::new(
-            plan.origin(),
-            "its load has no load generator whose figures are known",
-        )
-        .at("load.client")
-        .allowed("kind: llmperf, thread-pool or vllm-bench")
-    })?;
-    let study = Study::of(plan.clone())?;
-    let names: Vec<(&str, f64)> = printed
-        .iter()
-        .filter_map(|(name, value)| Some((name.as_str(), value.as_f64()?)))
-        .collect();
-    let by_seed: Vec<Vec<f64>> = (0..u64::from(seeds))
-        .into_par_iter()
-        .map(|seed| {
-            let run = study.run(seed)?;
-            printed_by(view, &run, &names).map_err(|name| {
-                InputError::new(
-                    plan.origin(),
-                    format!("{} prints no '{name}' of this run", view.name()),
-                )
-                .at("printed")
-                .allowed("a figure that the load generator prints, under its own name")
-                .into()
-            })
-        })
-        .collect::<Result<_, StudyError>>()?;
-    let figures: Vec<PrintedFigure> = names
-        .iter()
-        .enumerate()
-        .map(|(index, &(name, printed))| {
-            let mut values: Vec<f64> = by_seed.iter().map(|figures| figures[index]).collect();
-            values.sort_by(f64::total_cmp);
-            let at = |q| quantile(&values, q).unwrap_or(f64::NAN);
-            PrintedFigure {
-                name: name.to_owned(),
-                printed,
-                median: at(0.5),
-                band: (at(BAND.0), at(BAND.1)),
-            }
-        })
-        .collect();
-    let typical = nearest_to_medians(&by_seed, &figures);
-    Ok(Repeated {
-        run: study.run(typical)?,
-        plan: plan.clone(),
-        figures,
-        typical,
-    })
-}
-
-/// What the load generator prints of a run, by these names; the name that it does not print, otherwise.
-fn printed_by<'n>(view: View, run: &StudyRun, names: &[(&'n str, f64)]) -> Result<Vec<f64>, &'n str> {
-    let all = view.figures(&run.record);
-    let find = |name: &str| all.iter().find(|f| f.name == name).and_then(|f| f.value);
-    names.iter().map(|&(name, _)| find(name).ok_or(name)).collect()
-}
-
-/// The seed whose figures are, taken together, nearest to the medians.
-fn nearest_to_medians(by_seed: &[Vec<f64>], figures: &[PrintedFigure]) -> u64 {
-    let distance = |values: &[f64]| -> f64 {
-        let pairs = values.iter().zip(figures);
-        pairs
-            .map(|(value, figure)| (value / figure.median).ln().abs())
-            .sum()
-    };
-    let distances = by_seed.iter().map(|values| distance(values));
-    (0..)
-        .zip(distances)
-        .min_by(|a: &(u64, f64), b| a.1.total_cmp(&b.1))
-        .map_or(0, |(seed, _)| seed)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -491,19 +241,5 @@ mod tests {
         assert_eq!(beside(Path::new("a/b"), "../c.yaml"), Path::new("a/c.yaml"));
         assert_eq!(beside(Path::new(""), "../c.yaml"), Path::new("../c.yaml"));
         assert_eq!(beside(Path::new("/a"), "../../c.yaml"), Path::new("/../c.yaml"));
-    }
-
-    #[test]
-    fn a_printed_figure_is_inside_to_its_last_digit() {
-        let figure = |printed, low, high| PrintedFigure {
-            name: String::new(),
-            printed,
-            median: 1.0,
-            band: (low, high),
-        };
-        assert!(figure(0.0532, 0.05323, 0.05324).is_inside());
-        assert!(!figure(0.0532, 0.05326, 0.0534).is_inside());
-        assert!(figure(3.0, 2.0, 2.6).is_inside());
-        assert!(!figure(3.0, 2.0, 2.4).is_inside());
     }
 }

@@ -203,6 +203,11 @@ impl Study {
         &self.plan
     }
 
+    /// What of the deployment the step times were not fitted to.
+    pub fn carried_over(&self) -> &[String] {
+        &self.machine.carried_over
+    }
+
     /// Runs one replication of the plan at its own load.
     ///
     /// # Errors

@@ -33,6 +33,9 @@ pub struct Configuration {
     pub label: String,
     /// What became of it.
     pub outcome: ConfigurationOutcome,
+    /// What of its deployment the fit does not speak for (`tp`, `dtype`, …): its step times are an extrapolation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub carried_over: Vec<String>,
 }
 
 impl Configuration {
@@ -82,7 +85,15 @@ pub fn run_sweep(
 }
 
 fn run_one(plan: &Plan, machine: Option<&Machine>, setting: &Setting) -> Result<Configuration, StudyError> {
-    let outcome = match study_one(plan, machine, setting) {
+    let plan = plan.point(&overrides(setting));
+    let study = plan.and_then(|plan| match machine {
+        Some(machine) => Ok(Study::on(machine.clone(), plan)),
+        None => Study::of(plan),
+    });
+    let carried_over = study
+        .as_ref()
+        .map_or_else(|_| Vec::new(), |s| s.carried_over().to_vec());
+    let outcome = match study.map_err(StudyError::Input).and_then(|s| outcome_of(&s)) {
         Ok(outcome) => outcome,
         Err(StudyError::Input(reason)) => ConfigurationOutcome::Infeasible(reason.to_string()),
         Err(StudyError::Sim(reason @ SimError::Stuck { .. })) => {
@@ -94,19 +105,11 @@ fn run_one(plan: &Plan, machine: Option<&Machine>, setting: &Setting) -> Result<
         setting: setting.clone(),
         label: label(setting),
         outcome,
+        carried_over,
     })
 }
 
-fn study_one(
-    plan: &Plan,
-    machine: Option<&Machine>,
-    setting: &Setting,
-) -> Result<ConfigurationOutcome, StudyError> {
-    let plan = plan.point(&overrides(setting))?;
-    let study = match machine {
-        Some(machine) => Study::on(machine.clone(), plan),
-        None => Study::of(plan)?,
-    };
+fn outcome_of(study: &Study) -> Result<ConfigurationOutcome, StudyError> {
     if study.plan().capacity_rates().is_some() {
         return Ok(ConfigurationOutcome::Capacity(study.capacity()?));
     }

@@ -12,10 +12,12 @@ use super::tool::View;
 use super::vllm_bench::BenchResult;
 use super::window::Window;
 use crate::input::{InputError, read_text, write_atomic};
-use crate::record::RunRecord;
+use crate::record::{RunRecord, Scrape};
 
 /// What the load generator would have printed, in a run folder.
 pub const LENS_FILE: &str = "lens.csv";
+/// What a dashboard would have read, in the folder of a run whose scenario asks for it.
+pub const SCRAPES_FILE: &str = "scrapes.csv";
 /// Name of the multiset of gaps in a run folder.
 pub const TOKEN_GAPS_FILE: &str = "token-gaps.csv";
 
@@ -93,6 +95,7 @@ fn count_rows(summary: &Summary) -> Vec<SummaryRow> {
         ("rejected", Some(f.rejected)),
         ("unfinished_waiting", Some(f.unfinished_waiting)),
         ("unfinished_started", Some(f.unfinished_started)),
+        ("unsent", Some(f.unsent)),
     ];
     let mut rows: Vec<SummaryRow> = counts
         .map(|(name, n)| (name, "requests", "value", n.map(|n| n as f64)))
@@ -162,6 +165,27 @@ pub fn write_lens(path: &Path, view: View, run: &RunRecord) -> io::Result<()> {
         view.figures(run).into_iter().try_for_each(|figure| {
             let value = figure.value.map_or_else(String::new, |v| v.to_string());
             writeln!(w, "{},{},{value}", view.name(), figure.name)
+        })
+    })
+}
+
+/// Writes what a dashboard would have read, as a table that `import --gauges` takes.
+///
+/// # Errors
+/// Any I/O error.
+pub fn write_scrapes(path: &Path, scrapes: &[Scrape]) -> io::Result<()> {
+    let known = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
+    write_atomic(path, |w| {
+        let has_blocks = scrapes.iter().any(|s| s.kv_usage.is_some());
+        let kv = if has_blocks { ",kv_usage" } else { "" };
+        writeln!(w, "t_s,running,waiting{kv},finished,prompt_tokens,output_tokens")?;
+        scrapes.iter().try_for_each(|s| {
+            write!(w, "{},{},{}", s.at_s, s.running, s.waiting)?;
+            if has_blocks {
+                write!(w, ",{}", known(s.kv_usage))?;
+            }
+            let counters = [s.finished, s.prompt_tokens, s.output_tokens].map(known);
+            writeln!(w, ",{}", counters.join(","))
         })
     })
 }

@@ -8,7 +8,7 @@ use crate::record::{RequestRecord, Status};
 /// Counts of requests by how far they came, and every kind of failure.
 ///
 /// `offered >= admitted >= started >= first_token >= completed >= within_slo`, and
-/// `offered = completed + rejected + unfinished_* + broken + timed_out`.
+/// `offered = completed + rejected + unfinished_* + unsent + broken + timed_out`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Funnel {
     /// Intended to arrive in the window.
@@ -29,6 +29,9 @@ pub struct Funnel {
     pub unfinished_waiting: u64,
     /// Failure: cut off at the end of the run after it had been started.
     pub unfinished_started: u64,
+    /// Failure: the run was cut off before its client sent it. Absent in files of before there was this count.
+    #[serde(default)]
+    pub unsent: u64,
     /// Failure: what served it broke off, and nothing took it over. Left out when there is none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub broken: u64,
@@ -64,6 +67,7 @@ impl Funnel {
             (Status::Rejected, _) => self.rejected += 1,
             (Status::Unfinished, None) => self.unfinished_waiting += 1,
             (Status::Unfinished, Some(_)) => self.unfinished_started += 1,
+            (Status::Unsent, _) => self.unsent += 1,
             (Status::Failed, _) => self.broken += 1,
             (Status::TimedOut, _) => self.timed_out += 1,
             (Status::Surplus, _) => {}
@@ -81,6 +85,7 @@ impl Funnel {
         self.rejected += other.rejected;
         self.unfinished_waiting += other.unfinished_waiting;
         self.unfinished_started += other.unfinished_started;
+        self.unsent += other.unsent;
         self.broken += other.broken;
         self.timed_out += other.timed_out;
     }
@@ -106,10 +111,14 @@ mod tests {
         let mut run = three_requests();
         run.requests[1].status = Status::Unfinished;
         let waiting = crate::metric::fixture::offered(crate::units::SimTime(7));
-        run.requests.push(waiting);
+        run.requests.push(waiting.clone());
+        run.requests.push(crate::record::RequestRecord {
+            status: Status::Unsent,
+            ..waiting
+        });
         let funnel = Funnel::of(&run.requests);
         let expected = Funnel {
-            offered: 5,
+            offered: 6,
             admitted: 3,
             started: 3,
             first_token: 3,
@@ -118,10 +127,11 @@ mod tests {
             rejected: 1,
             unfinished_waiting: 1,
             unfinished_started: 1,
+            unsent: 1,
             ..Funnel::default()
         };
         assert_eq!(funnel, expected);
-        assert_eq!(funnel.failed(), 3);
-        assert_eq!(funnel.error_rate(), Some(0.6));
+        assert_eq!(funnel.failed(), 4);
+        assert_eq!(funnel.error_rate(), Some(4.0 / 6.0));
     }
 }

@@ -141,7 +141,10 @@ impl<P: Pool> PerLatency<P> {
             .zip(r.first_scheduled)
             .map(|(to, from)| to.since(from));
         note(&mut self.prefill, prefill);
-        note(&mut self.send_lag, Some(r.sent.since(r.scheduled)));
+        note(
+            &mut self.send_lag,
+            r.sent_at().map(|sent| sent.since(r.scheduled)),
+        );
     }
 }
 

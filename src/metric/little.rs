@@ -53,7 +53,7 @@ fn identity(
     run: &RunRecord,
     span: impl Fn(&RequestRecord) -> Option<(SimTime, SimTime)>,
 ) -> Option<Identity> {
-    let served = run.requests.iter().filter(|r| r.status != Status::Rejected);
+    let served = run.requests.iter().filter(|r| r.status.was_in_system());
     let spans: Vec<(SimTime, SimTime)> = served.map(span).collect::<Option<_>>()?;
     let sum = spans
         .iter()
@@ -66,8 +66,8 @@ fn identity(
     })
 }
 
-/// Requests in the system, from send to last token. `None` unless the run ends empty: every request completed
-/// or was rejected (a rejected one spends no time).
+/// Requests in the system, from send to last token. `None` unless the run ends empty: every request completed,
+/// was rejected or was never sent (the latter two spend no time).
 pub fn in_system(run: &RunRecord) -> Option<Identity> {
     identity(run, |r| {
         Some((r.sent, r.last_token.filter(|_| r.status.is_served())?))

@@ -3,7 +3,7 @@
 //! vLLM publishes its gauges after each step, when the requests that ended in it have left. Between two scrapes
 //! nothing is known of gauges; counters forget nothing, but tell only by how much they rose.
 
-use crate::record::{ReplicaRecord, RequestRecord, RunRecord, Scrape, Segment, Status, TokenLog};
+use crate::record::{ReplicaRecord, RequestRecord, RunRecord, Scrape, Segment, TokenLog};
 use crate::units::{SimDuration, SimTime};
 
 /// With fewer readings than this while load was offered, a dashboard's gauges show nothing to rely on: the first
@@ -14,27 +14,95 @@ pub const FEW_SCRAPES: u64 = 3;
 pub const ENOUGH_SCRAPES: u64 = 10;
 
 /// Reads the gauges and counters of a run, all replicas together, every `interval` from `phase` on to the first
-/// reading at or after its end. An interval of 0 gives no reading.
+/// reading at or after its end.
 ///
 /// Counters: requests that ended, prompt tokens of requests whose first token is there, output tokens. KV use is
 /// the mean over replicas; blocks that the last step's ended requests gave back count as used until the next step,
 /// unless nothing is left to run.
-pub fn scrape(run: &RunRecord, interval: SimDuration, phase: SimDuration) -> Vec<Scrape> {
+///
+/// # Errors
+/// [`TooManyScrapes`] for an interval so short that there would be more than [`MOST_SCRAPES`].
+pub fn scrape(
+    run: &RunRecord,
+    interval: SimDuration,
+    phase: SimDuration,
+) -> Result<Vec<Scrape>, TooManyScrapes> {
+    check_number(run.end, interval)?;
     let (interval, end) = (interval.as_nanos(), run.end.as_nanos());
-    if interval == 0 {
-        return Vec::new();
-    }
-    let states: Vec<Vec<Published>> = (0..run.replicas.len()).map(|i| published(run, i)).collect();
-    let counters = Counters::of(run);
+    let scraper = Scraper::of(run);
     let mut at = phase.as_nanos();
     let mut scrapes = Vec::new();
     loop {
-        scrapes.push(reading(SimTime(at), &states, &counters));
+        scrapes.push(scraper.read(SimTime(at)));
         match at.checked_add(interval) {
             Some(next) if at < end => at = next,
-            _ => return scrapes,
+            _ => return Ok(scrapes),
         }
     }
+}
+
+/// Intervals between the readings of one run at most: a day of 100 ms each.
+pub const MOST_SCRAPES: u64 = 1_000_000;
+
+/// An interval between scrapes that is too short for the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a scrape every {} ns over a run of {:.3} s is more than {MOST_SCRAPES} readings; the shortest interval is \
+     {} ns",
+    .interval.as_nanos(),
+    .end.as_secs_f64(),
+    .end.as_nanos().div_ceil(MOST_SCRAPES).max(1)
+)]
+pub struct TooManyScrapes {
+    /// The interval.
+    pub interval: SimDuration,
+    /// When the run ends.
+    pub end: SimTime,
+}
+
+/// Whether a run until `end` can be scraped at an interval.
+///
+/// # Errors
+/// [`TooManyScrapes`] if there would be more readings than [`MOST_SCRAPES`]; of an interval of 0 there would be no end.
+pub fn check_number(end: SimTime, interval: SimDuration) -> Result<(), TooManyScrapes> {
+    match end.as_nanos().checked_div(interval.as_nanos()) {
+        Some(readings) if readings <= MOST_SCRAPES => Ok(()),
+        _ => Err(TooManyScrapes { interval, end }),
+    }
+}
+
+/// Reads a run's gauges and counters at any instant.
+#[derive(Debug)]
+pub struct Scraper {
+    states: Vec<Vec<Published>>,
+    counters: Counters,
+}
+
+impl Scraper {
+    /// Of a run.
+    pub fn of(run: &RunRecord) -> Self {
+        Self {
+            states: (0..run.replicas.len()).map(|i| published(run, i)).collect(),
+            counters: Counters::of(run),
+        }
+    }
+
+    /// What a scrape at an instant shows; after the end of the run it shows an idle server.
+    pub fn read(&self, at: SimTime) -> Scrape {
+        reading(at, &self.states, &self.counters)
+    }
+
+    /// Waiting requests of all replicas, as a scrape at an instant shows them.
+    pub fn waiting(&self, at: SimTime) -> u64 {
+        let shown = self.states.iter().filter_map(|replica| shown_at(replica, at));
+        shown.map(|state| u64::from(state.waiting)).sum()
+    }
+}
+
+/// What a replica's gauges show at an instant; nothing before its first step.
+fn shown_at(replica: &[Published], at: SimTime) -> Option<Published> {
+    let upto = replica.partition_point(|p| p.at <= at);
+    upto.checked_sub(1).map(|i| replica[i])
 }
 
 /// What a replica's gauges show from an instant on.
@@ -88,7 +156,7 @@ pub(super) fn ended_in_steps(run: &RunRecord, replica: usize) -> Vec<u32> {
 }
 
 fn has_ended(request: &RequestRecord) -> bool {
-    !matches!(request.status, Status::Rejected | Status::Unfinished)
+    request.status.is_served()
 }
 
 /// The step in which a request ended.
@@ -109,6 +177,7 @@ fn last_step(request: &RequestRecord, replica: &ReplicaRecord) -> Option<usize> 
 }
 
 /// Counters that only rise, as (instant, value from then on).
+#[derive(Debug)]
 struct Counters {
     finished: Vec<(SimTime, u64)>,
     prompt: Vec<(SimTime, u64)>,
@@ -185,10 +254,7 @@ fn value_at(counter: &[(SimTime, u64)], at: SimTime) -> f64 {
 }
 
 fn reading(at: SimTime, states: &[Vec<Published>], counters: &Counters) -> Scrape {
-    let shown = states.iter().map(|replica| {
-        let upto = replica.partition_point(|p| p.at <= at);
-        upto.checked_sub(1).map(|i| replica[i])
-    });
+    let shown = states.iter().map(|replica| shown_at(replica, at));
     let (mut running, mut waiting, mut used, mut known) = (0, 0, 0.0, 0u32);
     for (state, replica) in shown.zip(states) {
         running += state.map_or(0, |s| u64::from(s.running));
@@ -258,12 +324,13 @@ impl Visibility {
 mod tests {
     use super::*;
     use crate::metric::fixture::{MS, expand, random_run, three_requests};
+    use crate::record::Status;
     use proptest::prelude::*;
 
     #[test]
     fn the_timeline_by_hand() {
         // Steps end at 10, 18, 26, 40, 60 ms; the requests end at 26, 40 and 60.
-        let scrapes = scrape(&three_requests(), SimDuration(10 * MS), SimDuration(5 * MS));
+        let scrapes = scrape(&three_requests(), SimDuration(10 * MS), SimDuration(5 * MS)).unwrap();
         let seen: Vec<_> = scrapes
             .iter()
             .map(|s| {
@@ -299,11 +366,34 @@ mod tests {
         assert!(!Visibility::of(14.0, 1.0).invisible);
     }
 
+    #[test]
+    fn an_interval_that_would_take_all_memory_is_refused() {
+        let mut run = three_requests();
+        run.end = SimTime(3_600_000_000_000);
+        let every = |ns| scrape(&run, SimDuration(ns), SimDuration(0)).map(|s| s.len());
+        assert_eq!(every(3_600_000), Ok(1_000_001));
+        let error = every(1).unwrap_err().to_string();
+        assert!(
+            error.contains("every 1 ns") && error.contains("shortest interval is 3600000 ns"),
+            "{error}"
+        );
+        assert!(every(0).is_err());
+    }
+
+    #[test]
+    fn one_reading_of_the_queue_is_that_of_all() {
+        let run = three_requests();
+        let scraper = Scraper::of(&run);
+        for at in (0..70).map(|ms| SimTime(ms * MS)) {
+            approx::assert_relative_eq!(scraper.waiting(at) as f64, scraper.read(at).waiting);
+        }
+    }
+
     proptest! {
         #[test]
         fn counters_rise_and_end_at_the_totals(run in random_run(), interval in 1u64..60) {
             for run in [expand(&run), run] {
-                let scrapes = scrape(&run, SimDuration(interval), SimDuration(0));
+                let scrapes = scrape(&run, SimDuration(interval), SimDuration(0)).unwrap();
                 for w in scrapes.windows(2) {
                     prop_assert!(w[0].output_tokens <= w[1].output_tokens && w[0].finished <= w[1].finished);
                 }

@@ -91,7 +91,7 @@ impl RunTally {
             }
         }
         match (r.status, r.last_token) {
-            (Status::Rejected, _) => {}
+            (Status::Rejected | Status::Unsent, _) => {}
             (Status::Completed | Status::Surplus, Some(left)) if left >= r.sent => {
                 self.in_system_ns += u128::from(left.since(r.sent).as_nanos());
             }

@@ -4,6 +4,7 @@
 
 use super::latency::keeps_tokens;
 use super::lens::{Spread, figures_named, statistic_of};
+use super::vllm_bench::benchmark_duration;
 use super::window::Window;
 use crate::record::import::{ClientRequest, ClientRun, Clock, Tool};
 use crate::record::{RunRecord, Status};
@@ -128,7 +129,7 @@ pub fn client_run(run: &RunRecord, tool: Tool) -> ClientRun {
         // What was cut off, a load generator does not know of.
         Window::WHOLE
             .select(run)
-            .filter(|r| r.status != Status::Unfinished)
+            .filter(|r| !matches!(r.status, Status::Unfinished | Status::Unsent))
     };
     let first = counted().map(|r| r.sent).min().unwrap_or_default();
     let from_first = |at: SimTime| at.as_secs_f64() - first.as_secs_f64();
@@ -165,7 +166,10 @@ pub fn client_run(run: &RunRecord, tool: Tool) -> ClientRun {
         requests,
         clock: Clock::Own,
         t0_s: first.as_secs_f64(),
-        duration_s: Some(run.end.as_secs_f64()),
+        duration_s: Some(match tool {
+            Tool::VllmBench => benchmark_duration(run).as_secs_f64(),
+            _ => run.end.as_secs_f64(),
+        }),
         concurrency: None,
         printed: Vec::new(),
         notes: Vec::new(),

@@ -14,7 +14,7 @@ use super::percentile::Sample;
 use super::tokens::TokenGaps;
 use super::window::Window;
 use crate::record::{RequestRecord, RunRecord, Status, TokenLog};
-use crate::units::SimTime;
+use crate::units::{SimDuration, SimTime};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -101,7 +101,7 @@ pub struct BenchDetails {
     pub ttfts: Vec<f64>,
     /// Gaps between chunks.
     pub itls: Vec<Vec<f64>>,
-    /// Send time from the start of the run.
+    /// Send time from the start of the run; 0 for a request that was never sent.
     pub start_times: Vec<f64>,
     /// End-to-end time from send; 0 for a failed request.
     pub latencies: Vec<f64>,
@@ -109,6 +109,16 @@ pub struct BenchDetails {
     pub queue_times: Vec<f64>,
     /// Why a request failed; empty if it did not.
     pub errors: Vec<String>,
+}
+
+/// How long `vllm bench serve` says that a run took (rule M17): from the start of the arrivals' clock, which is before the
+/// first gap and so before the first send, to the last completion. What a cut-off run left undone is not waited for.
+pub(super) fn benchmark_duration(run: &RunRecord) -> SimDuration {
+    let done = Window::WHOLE
+        .select(run)
+        .filter(|r| r.status == Status::Completed);
+    let last = done.filter_map(|r| r.last_token).max();
+    last.unwrap_or_default().since(SimTime::ZERO)
 }
 
 impl BenchResult {
@@ -124,8 +134,7 @@ impl BenchResult {
         let total =
             |tokens: fn(&RequestRecord) -> u32| done.iter().map(|r| u64::from(tokens(r))).sum::<u64>();
         let (input, output) = (total(|r| r.input_tokens), total(|r| r.output_tokens));
-        let last = done.iter().filter_map(|r| r.last_token).max();
-        let duration = last.unwrap_or_default().as_secs_f64();
+        let duration = benchmark_duration(run).as_secs_f64();
         let rate = |n: u64| (duration > 0.0).then(|| n as f64 / duration);
         let goodput = info
             .slo
@@ -247,7 +256,10 @@ impl BenchDetails {
                 .iter()
                 .map(|r| if done(r) { gaps_s(run, r) } else { Vec::new() })
                 .collect(),
-            start_times: all.iter().map(|r| r.sent.as_secs_f64()).collect(),
+            start_times: all
+                .iter()
+                .map(|r| r.sent_at().map_or(0.0, SimTime::as_secs_f64))
+                .collect(),
             latencies: all.iter().map(|r| span(r, r.last_token)).collect(),
             queue_times: all.iter().map(|r| queue(r).unwrap_or(0.0)).collect(),
             errors: all
@@ -258,6 +270,7 @@ impl BenchDetails {
                     Status::Failed => "its server broke off".into(),
                     Status::TimedOut => "timed out".into(),
                     Status::Unfinished => "unfinished at the end of the run".into(),
+                    Status::Unsent => "not sent when the run ended".into(),
                 })
                 .collect(),
         }

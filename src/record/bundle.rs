@@ -64,7 +64,8 @@ impl Default for BundleParts {
 struct RequestRow {
     request_id: u32,
     t_scheduled_ns: SimTime,
-    t_send_ns: SimTime,
+    /// Empty exactly for a request that was never sent.
+    t_send_ns: Option<SimTime>,
     t_enqueued_ns: Option<SimTime>,
     t_prefill_start_ns: Option<SimTime>,
     t_first_token_ns: Option<SimTime>,
@@ -85,7 +86,7 @@ impl RequestRow {
         Self {
             request_id,
             t_scheduled_ns: r.scheduled,
-            t_send_ns: r.sent,
+            t_send_ns: r.sent_at(),
             t_enqueued_ns: r.enqueued,
             t_prefill_start_ns: r.first_scheduled,
             t_first_token_ns: r.first_token,

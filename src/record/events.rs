@@ -12,13 +12,15 @@ pub enum Status {
     Completed,
     /// Refused: it could never be served by this configuration.
     Rejected,
-    /// Still waiting or running when the run was cut off.
+    /// Sent, and still on its way, waiting or running when the run was cut off.
     Unfinished,
     /// What served it broke off, and nothing else took it over.
     Failed,
     /// Its client, or the gateway on its behalf, waited no longer.
     #[serde(rename = "timed-out")]
     TimedOut,
+    /// Offered, but not sent when the run was cut off: it has no `t_send`.
+    Unsent,
     /// All its output arrived, after its load generator had counted all that it wanted to: it loads the system and
     /// is in no figure about requests.
     Surplus,
@@ -28,6 +30,11 @@ impl Status {
     /// All its output arrived, counted or not.
     pub const fn is_served(self) -> bool {
         matches!(self, Self::Completed | Self::Surplus)
+    }
+
+    /// It was in the system at some time: its client sent it, and the engine did not refuse it.
+    pub const fn was_in_system(self) -> bool {
+        !matches!(self, Self::Rejected | Self::Unsent)
     }
 }
 
@@ -56,7 +63,8 @@ pub enum TokenLog {
 pub struct RequestRecord {
     /// When it was due (`t_scheduled`).
     pub scheduled: SimTime,
-    /// When the client sent it (`t_send`); equals `scheduled` for an unlimited open-loop client.
+    /// When the client sent it (`t_send`); equals `scheduled` for an unlimited open-loop client. Of an
+    /// [`Status::Unsent`] request it says nothing and is `scheduled`: see [`RequestRecord::sent_at`].
     pub sent: SimTime,
     /// When the engine took it into its queue (`t_enqueued`).
     pub enqueued: Option<SimTime>,
@@ -84,6 +92,13 @@ pub struct RequestRecord {
     pub priority: i32,
     /// When its tokens came.
     pub tokens: TokenLog,
+}
+
+impl RequestRecord {
+    /// When the client sent it; `None` of one that was never sent.
+    pub fn sent_at(&self) -> Option<SimTime> {
+        (self.status != Status::Unsent).then_some(self.sent)
+    }
 }
 
 /// A replica whose engine schedules nothing any more, though requests wait (rule N14).

@@ -36,11 +36,12 @@ pub fn context(plan: &Plan) -> Vec<(String, String)> {
         (
             "engine",
             format!(
-                "{}, max_num_seqs {}, max_num_batched_tokens {}, {} KV blocks of {} tokens",
+                "{}, max_num_seqs {}, max_num_batched_tokens {}, {} KV blocks (and vLLM's null block) of {} \
+                 tokens",
                 engine_text(plan),
                 e.max_num_seqs,
                 e.max_num_batched_tokens,
-                e.num_gpu_blocks,
+                e.usable_blocks(),
                 e.block_size
             ),
         ),

@@ -38,6 +38,7 @@ pub fn counts(summary: &Summary) -> Table {
         ("rejected", Some(f.rejected)),
         ("unfinished, waiting", Some(f.unfinished_waiting)),
         ("unfinished, started", Some(f.unfinished_started)),
+        ("not sent", Some(f.unsent)),
     ];
     for (stage, count) in stages {
         let share = count

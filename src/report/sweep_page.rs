@@ -32,6 +32,10 @@ pub fn configurations_table(configurations: &[Configuration]) -> Table {
         Column::with_unit("ITL p99", "s"),
         Column::plain("extrapolated steps"),
     ]);
+    let any_carried = configurations.iter().any(|c| !c.carried_over.is_empty());
+    if any_carried {
+        columns.push(Column::plain("carried over"));
+    }
     let remarks: Vec<String> = configurations.iter().map(remarks).collect();
     let any_remark = remarks.iter().any(|r| !r.is_empty());
     if any_remark {
@@ -40,6 +44,7 @@ pub fn configurations_table(configurations: &[Configuration]) -> Table {
     let mut table = Table::new("Configurations", columns);
     for (configuration, remark) in configurations.iter().zip(remarks) {
         let mut row = row(configuration);
+        row.extend(any_carried.then(|| configuration.carried_over.join(", ").into()));
         row.extend(any_remark.then(|| remark.into()));
         table.push(row);
     }
@@ -254,6 +259,12 @@ pub fn verdict(plan: &Plan, configurations: &[Configuration]) -> Vec<String> {
         super::number::significant(carried, 3),
         slo_text(plan)
     )];
+    if !best.carried_over.is_empty() {
+        lines.push(format!(
+            "Its step times are carried over (extrapolation): the fit does not speak for its {}.",
+            best.carried_over.join(", ")
+        ));
+    }
     lines.extend(not_told_apart(best, configurations));
     lines.extend(to_verify(capacity));
     lines
@@ -342,6 +353,17 @@ pub fn sweep_limitations(plan: &Plan, configurations: &[Configuration]) -> Vec<S
         .flat_map(|p| &p.runs)
         .filter_map(|r| r.extrapolated_share);
     limitations.extend(extrapolation_note(shares));
+    let carried = configurations
+        .iter()
+        .filter(|c| !c.carried_over.is_empty())
+        .count();
+    if carried > 0 && configurations.len() > 1 {
+        limitations.push(format!(
+            "step times of {carried} of {} configurations are carried over (extrapolation): the column `carried over` \
+             names what of each the fit does not speak for",
+            configurations.len()
+        ));
+    }
     limitations.push(
         "the knee is read off simulated loads by Kleinrock's power; the interval holds for the seeds that were \
          run, not for other mixes"

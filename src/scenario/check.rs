@@ -1,7 +1,7 @@
 //! Errors about a scenario's values, placed by their path.
 
 use super::provenance::Provenance;
-use super::quantity::Finite;
+use super::quantity::{Finite, Span};
 use crate::input::InputError;
 use crate::workload::lengths::MAX_TOKENS;
 
@@ -34,6 +34,16 @@ impl Blame<'_> {
         match value {
             Some(n) if n > MAX_TOKENS => {
                 Err(self.error(path, format!("found {n}"), format!("allowed: up to {MAX_TOKENS}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A time that is no longer than `most`.
+    pub fn at_most(&self, path: &str, value: Option<Span>, most: Span) -> Result<(), InputError> {
+        match value {
+            Some(value) if value > most => {
+                Err(self.error(path, format!("found {value}"), format!("allowed: up to {most}")))
             }
             _ => Ok(()),
         }

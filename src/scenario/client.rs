@@ -17,6 +17,11 @@ const LLMPERF_TIMEOUT: Span = Span(SimDuration(90_000_000_000));
 const WORDS_PER_TOKEN: Finite = Finite(0.75);
 /// More clients than any load generator has threads.
 const MOST_CLIENTS: u32 = 100_000;
+/// Longer than any client thinks or starts up. Simulated time holds more than 5000 times as much.
+pub(super) const LONGEST_PAUSE: Span = Span(SimDuration(1_000 * 3_600_000_000_000));
+/// Longer than any client needs for a send, a chunk, a token, or to start after the one before; times the most clients
+/// it is a hundredth of what simulated time holds.
+const LONGEST_COST: Span = Span(SimDuration(1_800_000_000_000));
 
 impl Plan {
     /// The load generator whose figures the run is seen with, if the scenario names one.
@@ -182,12 +187,32 @@ fn check_keys(scenario: &Scenario, kind: ClientKind, blame: &Blame<'_>) -> Resul
         const WHY: &str = "it belongs to kind: thread-pool";
         blame.absent(&path("words_per_token"), client.words_per_token.as_ref(), WHY)?;
     }
+    check_times(load.think, client, blame)?;
     blame.positive(&path("words_per_token"), client.words_per_token)?;
     blame.at_least_one(&path("cores"), client.cores)?;
     if client.cores.is_none() {
         const WHY: &str = "CPU time is spent on cores: give load.client.cores too";
         blame.absent(&path("send_cost"), client.send_cost.as_ref(), WHY)?;
         blame.absent(&path("chunk_cost"), client.chunk_cost.as_ref(), WHY)?;
+    }
+    Ok(())
+}
+
+/// No time is so long that simulated time could come to its end.
+fn check_times(think: Option<Span>, client: &Client, blame: &Blame<'_>) -> Result<(), InputError> {
+    for (path, value, most) in [
+        ("load.think", think, LONGEST_PAUSE),
+        ("load.client.start_up", client.start_up, LONGEST_PAUSE),
+        ("load.client.stagger", client.stagger, LONGEST_COST),
+        (
+            "load.client.think_per_token",
+            client.think_per_token,
+            LONGEST_COST,
+        ),
+        ("load.client.send_cost", client.send_cost, LONGEST_COST),
+        ("load.client.chunk_cost", client.chunk_cost, LONGEST_COST),
+    ] {
+        blame.at_most(path, value, most)?;
     }
     Ok(())
 }

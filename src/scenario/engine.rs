@@ -50,7 +50,7 @@ pub fn resolve(
     let ranks = deployment::parallel(&mut system.parallel, m, kind, provenance, origin)?;
     let formats = deployment::formats(system, m, provenance, origin)?;
     if kind == EngineKind::Neuron {
-        return resolve_neuron(&mut system.engine, (m, a), (ranks, formats), provenance, origin);
+        return resolve_neuron(system, (m, a), (ranks, formats), provenance, origin);
     }
     check_vllm(&system.engine, &Blame { origin, provenance })?;
     let behaviour = version(&mut system.engine, provenance, origin)?;
@@ -112,13 +112,19 @@ pub fn resolve(
 
 /// Fills `system.engine` of kind neuron.
 fn resolve_neuron(
-    engine: &mut Engine,
+    system: &mut System,
     (model, accelerator): (Option<&Model>, Option<&Accelerator>),
     (ranks, formats): (Ranks, Formats),
     provenance: &mut Provenance,
     origin: &str,
 ) -> Result<ResolvedEngine, InputError> {
-    let mut neuron = neuron::resolve(engine, accelerator, provenance, origin)?;
+    let around = neuron::Around {
+        accelerator,
+        has_model: model.is_some(),
+        states_step_time: system.step_time.is_some() && system.fit.is_none(),
+    };
+    let engine = &mut system.engine;
+    let mut neuron = neuron::resolve(engine, around, provenance, origin)?;
     let deployment = match (model, accelerator) {
         (Some(m), Some(a)) => {
             let graphs = (CaptureSizes::none(), GraphMode::None);

@@ -58,6 +58,7 @@ pub fn resolve_load(
             );
             let blame = Blame { origin, provenance };
             no_arrivals(load, &blame)?;
+            blame.at_most("load.think", Some(think), client::LONGEST_PAUSE)?;
             let concurrency = concurrency(load, &blame)?;
             Ok(LoadModel::ClosedLoop {
                 concurrency,

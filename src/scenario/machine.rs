@@ -28,21 +28,81 @@ pub struct Machine {
     pub hull: Option<Hull>,
     /// What results on this machine must say about their limits.
     pub limitations: Vec<String>,
+    /// What of the deployment the fit does not speak for (`tp`, `dtype`, …): its step times are carried over.
+    pub carried_over: Vec<String>,
+}
+
+/// The folder of fits in the current one.
+fn fits_here() -> PathBuf {
+    Path::new("calibration").join("fits")
+}
+
+/// The folders that hold fits, from the one beside the scenario upward; then that of the current folder.
+fn fit_folders(base: &Path) -> impl Iterator<Item = PathBuf> {
+    let relative = Path::new("calibration").join("fits");
+    let absolute = std::path::absolute(base).unwrap_or_else(|_| base.to_owned());
+    let above: Vec<PathBuf> = absolute
+        .ancestors()
+        .map(|folder| folder.join(&relative))
+        .collect();
+    above
+        .into_iter()
+        .chain([relative])
+        .filter(|folder| folder.is_dir())
+}
+
+/// The fits of a folder by their files' names, in order.
+fn names_in(folder: &Path) -> BTreeSet<String> {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    files
+        .map(|file| file.path())
+        .filter(|path| path.extension().is_some_and(|e| e == "yaml"))
+        .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
+        .collect()
+}
+
+fn is_path(name: &str) -> bool {
+    name.contains(['/', '\\']) || name.ends_with(".yaml")
 }
 
 /// The file of a fit: a path as it is, a name as `calibration/fits/NAME.yaml` in the scenario's folder, the
 /// nearest folder above that has it, or the current one.
 pub fn locate(name: &str, base: &Path) -> PathBuf {
-    if name.contains(['/', '\\']) || name.ends_with(".yaml") {
+    if is_path(name) {
         return base.join(name);
     }
-    let relative = Path::new("calibration").join("fits").join(format!("{name}.yaml"));
-    let absolute = std::path::absolute(base).unwrap_or_else(|_| base.to_owned());
-    absolute
-        .ancestors()
-        .map(|folder| folder.join(&relative))
+    let file = format!("{name}.yaml");
+    fit_folders(base)
+        .map(|folder| folder.join(&file))
         .find(|path| path.is_file())
-        .unwrap_or(relative)
+        .unwrap_or_else(|| fits_here().join(file))
+}
+
+/// Refuses a fit that is not there, as [`locate`] has looked for it, with those that are and the one that was meant.
+/// `origin` is who named it.
+///
+/// # Errors
+/// [`InputError`].
+pub fn require(name: &str, base: &Path, origin: &str) -> Result<(), InputError> {
+    let path = locate(name, base);
+    if path.is_file() || is_path(name) {
+        // What is wrong with a path is told when it is read.
+        return Ok(());
+    }
+    let known: BTreeSet<String> = fit_folders(base).flat_map(|folder| names_in(&folder)).collect();
+    let list: Vec<&str> = known.iter().map(String::as_str).collect();
+    let allowed = if list.is_empty() {
+        "no folder calibration/fits with one is in the scenario's folder, above it, or here: give a path to a .yaml file"
+            .to_owned()
+    } else {
+        format!(
+            "known: {}; auto: the nearest one; or a path to a .yaml file",
+            list.join(", ")
+        )
+    };
+    Err(InputError::new(origin, format!("unknown fit '{name}'"))
+        .allowed(allowed)
+        .nearest_of(&name.to_ascii_lowercase(), list))
 }
 
 /// Fits that have been read, kept so that the plans of a sweep do not read them again.
@@ -79,13 +139,7 @@ pub fn nearest_fit(deployment: &Deployment, base: &Path) -> Result<PathBuf, Inpu
 }
 
 pub(super) fn nearest_of(fits: &Fits, deployment: &Deployment, base: &Path) -> Result<PathBuf, InputError> {
-    let folder = Path::new("calibration").join("fits");
-    let absolute = std::path::absolute(base).unwrap_or_else(|_| base.to_owned());
-    let found = absolute
-        .ancestors()
-        .map(|a| a.join(&folder))
-        .find(|f| f.is_dir())
-        .unwrap_or(folder);
+    let found = fit_folders(base).next().unwrap_or_else(fits_here);
     let entries = std::fs::read_dir(&found).map_err(|e| {
         InputError::in_file(&found, format!("cannot be listed ({e})"))
             .at("system.fit")
@@ -218,6 +272,7 @@ pub fn of_static_shapes(
         // Batches are padded to compiled shapes: they leave what was seen only as the deployment does.
         hull: None,
         limitations,
+        carried_over: beyond,
     })
 }
 
@@ -280,6 +335,7 @@ pub fn of_roofline(
         front_end: front_end(&parameters),
         hull: Some(Hull { ranges }),
         limitations,
+        carried_over: beyond,
     })
 }
 
@@ -304,6 +360,7 @@ pub fn of_fit(fit: &Fit, path: &Path) -> Result<Machine, InputError> {
         front_end: fitted_front_end(fit, path)?,
         hull: Some(fit.hull.clone()),
         limitations: Vec::new(),
+        carried_over: Vec::new(),
     })
 }
 

@@ -26,6 +26,6 @@ pub use overrides::Override;
 pub use plan::{Plan, Resolved, StepTimeSource};
 pub use provenance::Source;
 pub use requests::PlanRequests;
-pub use resolve::{Axis, Measurement, SloTargets};
+pub use resolve::{Axis, Measurement, SHORTEST_SCRAPE, SloTargets};
 pub use schema::Scenario;
 pub use system::{ResolvedSystem, resolve_system};

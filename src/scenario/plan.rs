@@ -94,6 +94,10 @@ impl Plan {
         base: &Path,
         overrides: &[Override],
     ) -> Result<Self, InputError> {
+        if yaml::has_key(text, "kneeboard_study") && !yaml::has_key(text, "kneeboard") {
+            return Err(InputError::new(origin, "is a study, not a scenario")
+                .allowed("play it through with kneeboard explain, or give the scenario that it names"));
+        }
         let written: Scenario = yaml::parse(text, origin)?;
         let explicit = Arc::new(tree(&written, origin)?);
         let mut bare = (*explicit).clone();
@@ -282,9 +286,23 @@ impl Plan {
                 front_end: FrontEnd::default(),
                 hull: None,
                 limitations: Vec::new(),
+                carried_over: Vec::new(),
             }),
-            StepTimeSource::Fit(path) => machine::load(self.files.fits(), path, self.deployment()),
+            StepTimeSource::Fit(path) => {
+                self.require_fit()?;
+                machine::load(self.files.fits(), path, self.deployment())
+            }
         }
+    }
+
+    /// The fit that the scenario names is there.
+    fn require_fit(&self) -> Result<(), InputError> {
+        const PATH: &str = "system.fit";
+        let Some(name) = self.scenario.system.fit.as_ref().filter(|n| *n != machine::AUTO) else {
+            return Ok(());
+        };
+        let origin = self.provenance.set_by(PATH).unwrap_or(&self.origin);
+        machine::require(name, &self.base, origin).map_err(|e| e.at(PATH))
     }
 
     /// The axes of the sweep, in the order of the file.

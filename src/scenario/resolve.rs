@@ -40,6 +40,8 @@ pub struct Measurement {
     pub window: Option<SimDuration>,
     /// The run is cut off here.
     pub deadline: Option<SimTime>,
+    /// From one reading of the gauges to the next; `None` = they are not read.
+    pub scrape_interval: Option<SimDuration>,
     /// Master seed.
     pub seed: u64,
     /// Runs with different draws.
@@ -193,10 +195,13 @@ pub fn slo(
 /// All repeats of a scenario are kept until they are written; more than this tells nothing new.
 const MAX_REPEATS: u32 = 1000;
 
+/// No scraper reads oftener.
+pub const SHORTEST_SCRAPE: Span = Span(SimDuration(1_000_000));
+
 /// Fills and checks `measure`.
 ///
 /// # Errors
-/// [`InputError`] for no repeats, an empty window, or a warm-up that a deadline cuts off.
+/// [`InputError`] for no repeats, an empty window, gauges read too often, or a warm-up that a deadline cuts off.
 pub fn measure(
     scenario: &mut Scenario,
     provenance: &mut Provenance,
@@ -225,6 +230,13 @@ pub fn measure(
             "allowed: a duration above 0",
         ));
     }
+    if m.scrape_interval.is_some_and(|s| s < SHORTEST_SCRAPE) {
+        return Err(blame.error(
+            "measure.scrape_interval",
+            format!("found {}", m.scrape_interval.unwrap_or_default()),
+            format!("allowed: from {SHORTEST_SCRAPE}"),
+        ));
+    }
     if m.deadline.is_some_and(|d| d.0 <= warmup) {
         return Err(blame.error(
             "measure.warmup",
@@ -239,6 +251,7 @@ pub fn measure(
         warmup,
         window: m.window.map(|w| w.0),
         deadline: m.deadline.map(|d| SimTime::ZERO + d.0),
+        scrape_interval: m.scrape_interval.map(|s| s.0),
         seed,
         repeats,
     })

@@ -224,7 +224,11 @@ impl ClientSide {
     pub fn handle<R: Recorder>(&mut self, event: ClientEvent, reach: &mut Reach<'_, R>) {
         let now = reach.kernel.now();
         match event {
-            ClientEvent::Start(client) => self.send_next(client, reach),
+            ClientEvent::Start(client) => {
+                if self.may_send(reach) {
+                    self.send_next(client, reach);
+                }
+            }
             ClientEvent::Due => {
                 self.arrival_is_due = false;
                 self.fill_places(reach);
@@ -285,18 +289,25 @@ impl ClientSide {
         }
     }
 
-    /// The run is cut off: what a client has not seen to its end is not finished, and its tokens are those it saw.
-    pub fn cut_off<K>(&self, live: &mut Live<K>, now: SimTime) {
+    /// The run is cut off: what a client has not seen to its end is not finished, and its tokens are those that it saw
+    /// by then.
+    pub fn cut_off<K>(&self, live: &mut Live<K>, deadline: Option<SimTime>) {
         if live.has_ended {
             return;
         }
         let record = &mut live.record;
-        if self.clients.see_for_themselves() {
-            live.seen.retain(|at| *at <= now);
+        // llmperf may have the whole answer and still be at work on it: then it saw it all.
+        let has_answer = matches!(record.tokens, TokenLog::Times(_));
+        if self.clients.see_for_themselves() && !has_answer {
+            live.seen
+                .retain(|at| deadline.is_none_or(|deadline| *at <= deadline));
             record.output_tokens = live.seen.len() as u32;
             record.first_token = live.seen.first().copied().filter(|_| self.clients.streams());
             record.last_token = live.seen.last().copied();
-            record.tokens = TokenLog::Times(std::mem::take(&mut live.seen));
+            record.tokens = match std::mem::take(&mut live.seen) {
+                seen if seen.is_empty() => TokenLog::Segments(Vec::new()),
+                seen => TokenLog::Times(seen),
+            };
         }
         if record.status == Status::Completed {
             record.status = Status::Unfinished;
@@ -315,6 +326,18 @@ impl ClientSide {
         match &mut self.cores {
             Some(cores) => cores.work(now, cost),
             None => now + cost,
+        }
+    }
+
+    /// What a client of llmperf looks at before each send, the first one too: whether N answers are counted and whether
+    /// the time is up (rule M33). Other clients send as long as there are requests.
+    fn may_send<R: Recorder>(&self, reach: &Reach<'_, R>) -> bool {
+        match self.clients.kind {
+            ClientKind::Llmperf { timeout, .. } => {
+                let is_time = timeout.is_none_or(|t| reach.kernel.now() < SimTime::ZERO + t);
+                is_time && (self.counted as usize) < reach.unsent.len()
+            }
+            _ => true,
         }
     }
 
@@ -404,7 +427,7 @@ impl ClientSide {
                 self.free_places += 1;
                 self.fill_places(reach);
             }
-            ClientKind::Llmperf { timeout, .. } => {
+            ClientKind::Llmperf { .. } => {
                 let rows = reach.unsent.len() as u32;
                 let live = reach.live.get(request);
                 live.has_ended = true;
@@ -417,8 +440,7 @@ impl ClientSide {
                 } else if live.record.status == Status::Completed {
                     live.record.status = Status::Surplus;
                 }
-                let is_time = timeout.is_none_or(|t| reach.kernel.now() < SimTime::ZERO + t);
-                if self.counted < rows && is_time {
+                if self.may_send(reach) {
                     self.send_next(client, reach);
                 }
             }

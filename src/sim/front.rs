@@ -1,6 +1,6 @@
 //! The way between client and engine: HTTP, tokenizer, and the API server's hops to the engine and back.
 
-use crate::record::{RequestRecord, RunRecord, TokenLog};
+use crate::record::{RequestRecord, RunRecord, Status, TokenLog};
 use crate::units::{SimDuration, SimTime};
 
 /// Time of the front end on both sides of the engine. The default is none: clients then stand at the engine.
@@ -30,14 +30,22 @@ impl FrontEnd {
     }
 
     /// Moves the tokens of a run to where the client saw them. Segments count the engine's steps, so each
-    /// token gets its own instant.
-    pub(super) fn shift_tokens(&self, run: &mut RunRecord) {
+    /// token gets its own instant. Of a run that is cut off, what the client would see after `until` is not there: a
+    /// request of which anything is missing is unfinished.
+    pub(super) fn shift_tokens(&self, run: &mut RunRecord, until: Option<SimTime>) {
         if !self.delays_tokens() {
             return;
         }
         let mut requests = std::mem::take(&mut run.requests);
         for request in &mut requests {
-            let times = self.seen_times(run, request);
+            let mut times = self.seen_times(run, request);
+            if let Some(until) = until
+                && times.last().is_some_and(|last| *last > until)
+            {
+                times.retain(|at| *at <= until);
+                request.output_tokens = times.len() as u32;
+                (request.status, request.finish_reason) = (Status::Unfinished, None);
+            }
             run.end = run.end.max(times.last().copied().unwrap_or_default());
             request.first_token = times.first().copied();
             request.last_token = times.last().copied();

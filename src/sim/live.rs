@@ -159,7 +159,7 @@ impl<K: Default> LiveRequests<K> {
     }
 }
 
-/// The record of a request that nothing has happened to.
+/// The record of a request that nothing has happened to: it is not even sent.
 pub(super) fn offered(request: &TraceRequest) -> RequestRecord {
     RequestRecord {
         scheduled: request.arrival,
@@ -172,7 +172,7 @@ pub(super) fn offered(request: &TraceRequest) -> RequestRecord {
         cached_tokens: 0,
         output_tokens: 0,
         preemptions: 0,
-        status: Status::Unfinished,
+        status: Status::Unsent,
         finish_reason: None,
         replica: 0,
         priority: request.priority,

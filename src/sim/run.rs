@@ -44,7 +44,7 @@ pub enum StreamError<E> {
 }
 
 /// Runs `trace` on the configured system until all work is done or the deadline has come (what is not done by
-/// then stays [`crate::record::Status::Unfinished`]).
+/// then stays [`crate::record::Status::Unfinished`], what is not even sent [`crate::record::Status::Unsent`]).
 ///
 /// # Errors
 /// [`SimError`] when the run cannot go on.
@@ -77,7 +77,9 @@ pub fn run_at(
     })?;
     let mut run = into_record(told);
     if !config.load.clients_see_for_themselves() {
-        config.front_end.shift_tokens(&mut run);
+        // A load that does not wait for its answers goes on listening after its deadline, as a streamed summary does.
+        let until = config.deadline.filter(|_| config.load.is_closed());
+        config.front_end.shift_tokens(&mut run, until);
     }
     Ok(run)
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::client::{ClientEvent, ClientSide, Clients, Reach};
+use super::client::{ClientEvent, ClientKind, ClientSide, Clients, Reach};
 use super::front::FrontEnd;
 use super::host::HostTimes;
 use super::kernel::{Class, Kernel};
@@ -13,7 +13,7 @@ use super::router::RoundRobin;
 use super::stall::Stall;
 use crate::engine::vllm::VllmConfig;
 use crate::engine::{self, RequestId};
-use crate::record::{Recorder, ReplicaTotals};
+use crate::record::{Recorder, ReplicaTotals, Status};
 use crate::steptime::StepTime;
 use crate::units::{SimDuration, SimTime};
 use crate::workload::trace::TraceRequest;
@@ -48,6 +48,15 @@ impl LoadModel {
             Self::ClosedLoop { concurrency, .. } => Some(*concurrency),
             Self::Clients(clients) => Some(clients.concurrency),
             Self::OpenLoop | Self::Offline => None,
+        }
+    }
+
+    /// Requests are due at instants that do not wait for a client to come to them.
+    pub(super) const fn has_due_times(&self) -> bool {
+        match self {
+            Self::OpenLoop | Self::Offline => true,
+            Self::Clients(clients) => matches!(clients.kind, ClientKind::VllmBench { .. }),
+            Self::ClosedLoop { .. } => false,
         }
     }
 
@@ -132,6 +141,15 @@ pub enum SimError {
         /// What is wrong.
         what: String,
     },
+    /// Something is due at the end of simulated time: a time somewhere is absurdly long.
+    #[error(
+        "after {at:?} the next event is due at the end of simulated time (584 years): an arrival, a think time or \
+         another time of the clients is far too long"
+    )]
+    EndOfTime {
+        /// When the event before it happened.
+        at: SimTime,
+    },
     /// Too many events at one instant.
     #[error("more than {limit} events at {at:?}: time does not advance")]
     ZeroTimeSpin {
@@ -149,6 +167,7 @@ impl SimError {
             Self::LostWakeUp { at, .. }
             | Self::Stuck { at, .. }
             | Self::UnusableStepTime { at, .. }
+            | Self::EndOfTime { at }
             | Self::ZeroTimeSpin { at, .. } => *at,
             Self::UnusableConfiguration { .. } => SimTime::ZERO,
         }
@@ -268,6 +287,7 @@ impl<'a, R: Recorder> World<'a, R> {
     /// # Errors
     /// [`SimError`] when the run cannot go on.
     pub fn run_until(&mut self, limit: SimTime, recorder: &mut R) -> Result<(), SimError> {
+        const END: SimTime = SimTime(u64::MAX);
         let limit = self
             .config
             .deadline
@@ -288,6 +308,11 @@ impl<'a, R: Recorder> World<'a, R> {
                 return Err(SimError::UnusableStepTime { at, what });
             }
         }
+        if limit == END && self.kernel.next_at() == Some(END) {
+            return Err(SimError::EndOfTime {
+                at: self.kernel.now(),
+            });
+        }
         Ok(())
     }
 
@@ -303,20 +328,30 @@ impl<'a, R: Recorder> World<'a, R> {
         for replica in &mut self.replicas {
             replica.cut_off(&mut around);
         }
+        let mut end = self.kernel.now().max(self.leapt_to);
         if let Some(clients) = &self.clients {
-            let now = self.kernel.now();
-            self.live.each_mut().for_each(|live| clients.cut_off(live, now));
+            for live in self.live.each_mut() {
+                clients.cut_off(live, self.config.deadline);
+                // A chunk that is not the last is seen without an event of its own.
+                if self.config.load.clients_see_for_themselves() {
+                    end = end.max(live.record.last_token.unwrap_or_default());
+                }
+            }
             if clients.keeps_rows() {
                 self.unsent.clear();
             }
         }
         let mut unfinished = self.live.tell_all(recorder);
-        for (id, request) in self.unsent {
+        for (id, mut request) in self.unsent {
+            // A row that no client has come to is due at the end of the run at the earliest.
+            if !self.config.load.has_due_times() {
+                request.arrival = end;
+            }
             recorder.ended(id, offered(&request), R::Request::default());
             unfinished += 1;
         }
         Ended {
-            end: self.kernel.now().max(self.leapt_to),
+            end,
             steps: self.replicas.iter().map(|r| r.steps).sum(),
             unfinished,
             cut_off,
@@ -383,8 +418,10 @@ impl<'a, R: Recorder> World<'a, R> {
     fn handle(&mut self, event: Event, recorder: &mut R) {
         match event {
             Event::Send(id) => {
+                let record = &mut self.live.get(id).record;
+                record.status = Status::Unfinished;
                 if self.clients.is_some() {
-                    self.live.get(id).record.sent = self.kernel.now();
+                    record.sent = self.kernel.now();
                 }
                 let inbound = self.config.front_end.inbound;
                 if inbound == SimDuration::ZERO {

@@ -15,6 +15,7 @@ pub mod parameters;
 pub mod roofline;
 pub mod roofline_fit;
 pub mod seal;
+mod static_check;
 pub mod static_fit;
 pub mod static_parameters;
 pub mod static_roofline;

@@ -7,11 +7,12 @@ use std::path::Path;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::deployment::Deployment;
+use super::deployment::{Deployment, KvDtype};
 use super::roofline_fit::{
     Correlation, FitData, FitError, FitRange, FittedParameter, Misfit, SpeaksFor, beyond,
 };
 use super::seal::{require_seal, seal};
+use super::static_check;
 use super::static_parameters::{STATIC_PARAMS, STATIC_SPECS, StaticParam, StaticParameters};
 use super::static_shape::Program;
 use crate::input::{InputError, read_text};
@@ -76,6 +77,9 @@ pub struct MeasuredProgram {
     pub model: String,
     /// Format of the weights.
     pub dtype: String,
+    /// Format of the KV cache; left out where it is bf16.
+    #[serde(default, skip_serializing_if = "is_usual")]
+    pub kv_dtype: KvDtype,
     /// Tensor-parallel ranks.
     pub tp: u32,
     /// Physical cores of a rank (LNC).
@@ -94,7 +98,22 @@ pub struct MeasuredProgram {
     pub source: String,
 }
 
+/// The format of a KV cache of which nothing is said.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_usual(kv_dtype: &KvDtype) -> bool {
+    *kv_dtype == KvDtype::default()
+}
+
 impl MeasuredProgram {
+    /// What ran: two times of one key contradict each other.
+    pub(super) fn key(&self) -> impl Ord + use<'_> {
+        (
+            (&self.accelerator, &self.model, &self.dtype, self.kv_dtype.name()),
+            (self.tp, self.logical_core, self.max_num_seqs, self.max_model_len),
+            self.program,
+        )
+    }
+
     /// It was measured on a deployment like this one.
     pub fn is_of(&self, deployment: &Deployment) -> bool {
         let shapes = deployment.static_shapes.as_ref();
@@ -103,6 +122,7 @@ impl MeasuredProgram {
         self.accelerator == deployment.accelerator.name
             && self.model == deployment.model.name
             && self.dtype == deployment.dtype.name()
+            && self.kv_dtype == deployment.kv_dtype
             && (self.tp, 1, 1) == (deployment.tp, deployment.pp, deployment.ep)
             && deployment.logical_core.is_none_or(|c| c == self.logical_core)
             && slots == Some(self.max_num_seqs)
@@ -114,7 +134,8 @@ impl StaticFit {
     /// Reads and checks a fit.
     ///
     /// # Errors
-    /// [`InputError`] for a broken checksum, another format, a parameter that is missing, unknown or out of bounds.
+    /// [`InputError`] for a broken checksum, another format, a parameter that is missing, unknown or out of bounds, a
+    /// program that cannot be or stands twice, a range upside down.
     pub fn read(path: &Path) -> Result<Self, InputError> {
         Self::from_text(&read_text(path)?, path)
     }
@@ -164,10 +185,19 @@ impl StaticFit {
         of(stat).or_else(|| of("any")).map(|m| m.log_sd)
     }
 
-    /// What of a deployment the fit does not speak for: what [`beyond`] tells, and `max_num_seqs`, `max_model_len`
-    /// where no measured program had so many.
+    /// What of a deployment the fit does not speak for: what [`beyond`] tells, `tp` and `logical_core` where no data were
+    /// of just so many, and `max_num_seqs`, `max_model_len` where no measured program had so many.
     pub fn beyond(&self, deployment: &Deployment) -> BTreeSet<String> {
         let mut out = beyond(&self.speaks_for, &self.hull, deployment);
+        if !self.has_seen_ranks(deployment.tp) {
+            out.insert("tp".to_owned());
+        }
+        if deployment
+            .logical_core
+            .is_some_and(|c| !self.has_seen_logical_core(c))
+        {
+            out.insert("logical_core".to_owned());
+        }
         let shapes = deployment.static_shapes.as_ref();
         let slots = shapes.and_then(|s| s.decode_batches.last());
         let positions = shapes.and_then(|s| s.token_buckets.last());
@@ -180,6 +210,22 @@ impl StaticFit {
             }
         }
         out
+    }
+
+    /// Whether the data hold this number of ranks. Heads are split and exchanged otherwise for every number of them, so
+    /// none lies between two others. The ends of the range are known to have been seen, and what was measured.
+    fn has_seen_ranks(&self, tp: u32) -> bool {
+        let seen = self.hull.iter().find(|r| r.axis == "tp");
+        let at_an_end = seen.is_none_or(|r| [r.low, r.high].contains(&f64::from(tp)));
+        at_an_end || self.programs.iter().any(|m| m.tp == tp)
+    }
+
+    /// Whether the data hold logical cores of so many cores. Fits without this axis tell by their programs.
+    fn has_seen_logical_core(&self, cores: u32) -> bool {
+        match self.hull.iter().find(|r| r.axis == "logical_core") {
+            Some(seen) => (seen.low..=seen.high).contains(&f64::from(cores)),
+            None => self.programs.is_empty() || self.programs.iter().any(|m| m.logical_core == cores),
+        }
     }
 
     fn check(&self, path: &Path) -> Result<(), InputError> {
@@ -242,16 +288,7 @@ impl StaticFit {
                 );
             }
         }
-        for (index, m) in self.programs.iter().enumerate() {
-            if !(m.seconds > 0.0 && m.seconds <= LONGEST_PROGRAM_S) {
-                return wrong(
-                    format!("programs[{index}].seconds"),
-                    format!("{} s", m.seconds),
-                    format!("more than 0, at most {LONGEST_PROGRAM_S} s"),
-                );
-            }
-        }
-        Ok(())
+        static_check::check(self, path)
     }
 }
 

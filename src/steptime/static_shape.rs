@@ -21,7 +21,8 @@ pub const SMALLEST_BLOCK_BUCKET: u32 = 256;
 pub struct StaticShapes {
     /// New tokens of a context-encoding program.
     pub context_buckets: Vec<u32>,
-    /// Cached tokens before them; empty where no prompt begins in the cache.
+    /// Computed tokens before them: cached ones, or those of a cut prompt's earlier segments. The longest context alone
+    /// where prompts are cut and not cached (rule N41); empty where every prompt is computed from its first token on.
     pub prefix_buckets: Vec<u32>,
     /// A prompt as long as a bucket takes the next one, unless there is none (rule N23).
     pub strict: bool,
@@ -92,15 +93,15 @@ pub fn batch_buckets(most: u32) -> Vec<u32> {
         .collect()
 }
 
-/// The first bucket that holds `needed`; beyond all, the last.
+/// The first bucket that holds `needed`; beyond all, the last. Nothing but a compiled shape: 0 where there is none.
 fn first_holding(buckets: &[u32], needed: u32) -> u32 {
     let place = buckets.partition_point(|&bucket| bucket < needed);
-    buckets.get(place).or(buckets.last()).copied().unwrap_or(needed)
+    buckets.get(place).or(buckets.last()).copied().unwrap_or(0)
 }
 
 impl StaticShapes {
-    /// The program of a prompt of `tokens` new tokens after `cached` ones.
-    pub fn context_program(&self, tokens: u32, cached: u32) -> Program {
+    /// The program of `tokens` new tokens of a prompt after `computed` ones.
+    pub fn context_program(&self, tokens: u32, computed: u32) -> Program {
         let needed = if self.strict {
             tokens.saturating_add(1)
         } else {
@@ -108,10 +109,10 @@ impl StaticShapes {
         };
         Program::ContextEncoding {
             tokens: first_holding(&self.context_buckets, needed),
-            prefix: if cached == 0 {
+            prefix: if computed == 0 {
                 0
             } else {
-                first_holding(&self.prefix_buckets, cached)
+                first_holding(&self.prefix_buckets, computed)
             },
         }
     }
@@ -173,6 +174,8 @@ impl StaticShapes {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn shapes(longest: u32) -> StaticShapes {
@@ -276,5 +279,59 @@ mod tests {
             ]
         );
         assert_eq!(two.all_programs().len(), 4 * 5 + 6);
+    }
+
+    /// Rule N41: without prefix caching a later segment reads the whole context, however much of it is computed.
+    #[test]
+    fn a_later_segment_is_padded_to_the_longest_context_where_nothing_is_cached() {
+        let segmented = StaticShapes {
+            context_buckets: buckets(SMALLEST_BUCKET, 512),
+            prefix_buckets: vec![4096],
+            strict: false,
+            ..shapes(4096)
+        };
+        for computed in [512, 1024, 3584] {
+            let program = Program::ContextEncoding {
+                tokens: 256,
+                prefix: 4096,
+            };
+            assert_eq!(segmented.context_program(200, computed), program, "{computed}");
+        }
+        assert_eq!(segmented.context_program(512, 0), prompt(512));
+        assert_eq!(segmented.all_programs().len(), 3 * 2 + 6);
+    }
+
+    /// A rising list of one to five buckets.
+    fn rising() -> impl Strategy<Value = Vec<u32>> {
+        proptest::collection::btree_set(1u32..3000, 1..6).prop_map(|set| set.into_iter().collect())
+    }
+
+    proptest! {
+        #[test]
+        fn no_batch_runs_what_was_not_compiled(
+            lists in (rising(), rising(), rising(), rising()),
+            prefixes in any::<bool>(),
+            strict in any::<bool>(),
+            prefills in proptest::collection::vec((1u32..4000, 0u32..4000), 0..4),
+            decodes in proptest::collection::vec(0u32..4000, 0..9),
+        ) {
+            let (context_buckets, prefix_buckets, token_buckets, decode_batches) = lists;
+            let shapes = StaticShapes {
+                context_buckets,
+                prefix_buckets: if prefixes { prefix_buckets } else { Vec::new() },
+                strict,
+                token_buckets,
+                decode_batches,
+                on_device_sampling: true,
+                asynchronous: false,
+            };
+            let all = shapes.all_programs();
+            let mut batch = BatchShape::default();
+            prefills.iter().for_each(|&(tokens, computed)| batch.add_prefill(tokens, computed));
+            decodes.iter().for_each(|&computed| batch.add_decode(1, computed));
+            for program in shapes.programs(&batch) {
+                prop_assert!(all.contains(&program), "{program}");
+            }
+        }
     }
 }

@@ -101,7 +101,7 @@ impl StaticStepTime {
     }
 
     fn time(&self, program: Program) -> ProgramTime {
-        // A prompt that begins in the cache has no program where none was compiled for it; its length is all there is.
+        // Batches run compiled programs alone; others are asked for from outside.
         self.programs
             .get(&program)
             .copied()

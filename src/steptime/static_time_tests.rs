@@ -6,6 +6,7 @@ use super::super::static_fit::tests::fit;
 use super::super::static_shape::{SMALLEST_BUCKET, buckets};
 use super::*;
 use crate::profile::catalog;
+use crate::steptime::KvDtype;
 
 const TOKENS: Program = Program::TokenGeneration {
     positions: 1024,
@@ -112,6 +113,16 @@ fn a_measured_program_replaces_the_derived_one_on_its_own_deployment_alone() {
     let other = of(&deployment(1, 4));
     assert_eq!(other.derived_programs().count(), other.programs());
     assert!((other.step_s(TOKENS) - 0.0123).abs() > 1e-3);
+    let narrow = Deployment {
+        kv_dtype: KvDtype::Fp8,
+        ..deployment(4, 4)
+    };
+    let narrow = of(&narrow);
+    assert_eq!(
+        narrow.derived_programs().count(),
+        narrow.programs(),
+        "a cache of another format is another program"
+    );
 }
 
 #[test]

@@ -101,7 +101,10 @@ impl<P> Known<'_, P> {
         if beyond.contains("dtype") || beyond.contains("kv_dtype") {
             speed = speed.hypot(NEW_FORMAT);
         }
-        if beyond.contains("tp") || beyond.contains("ep") {
+        if ["tp", "ep", "logical_core"]
+            .iter()
+            .any(|&axis| beyond.contains(axis))
+        {
             let shared_bus = deployment.tp > 2 && deployment.accelerator.scaleup_gb_s.is_none();
             speed = speed.hypot(if shared_bus { SHARED_BUS } else { NEW_SPLIT });
         }

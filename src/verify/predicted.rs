@@ -98,6 +98,7 @@ fn machine(model: &MachineModel, watch: Option<Arc<Watch>>) -> Machine {
         front_end: model.front_end,
         hull: None,
         limitations: Vec::new(),
+        carried_over: Vec::new(),
     }
 }
 

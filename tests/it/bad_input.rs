@@ -52,6 +52,16 @@ fn the_good_one_is_good() {
     attempt(GOOD, &[]).unwrap();
 }
 
+#[test]
+fn gauges_are_not_read_oftener_than_any_scraper_does() {
+    let error = attempt(GOOD, &["measure.scrape_interval=1ns"]).unwrap_err();
+    assert!(
+        error.contains("measure.scrape_interval") && error.contains("from 1ms"),
+        "{error}"
+    );
+    attempt(GOOD, &["measure.scrape_interval=1ms"]).unwrap();
+}
+
 /// (what stands there, what is put in its place, what the error must say)
 const FILE_CASES: &[(&str, &str, &[&str])] = &[
     (

@@ -88,7 +88,7 @@ fn lines(record: &RunRecord) -> Vec<Line> {
     record.requests.iter().map(line).collect()
 }
 
-use Status::{Completed, Surplus, Unfinished};
+use Status::{Completed, Surplus, Unfinished, Unsent};
 
 #[test]
 fn llmperf_starts_up_staggers_counts_after_its_tokenizer_and_waits_for_the_surplus() {
@@ -308,10 +308,180 @@ fn what_a_client_has_not_seen_when_the_run_is_cut_off_is_unfinished() {
     let expected = [
         (11, 0, 0, Some(14), Some(24), Completed),
         (12, 0, 0, Some(18), Some(18), Unfinished),
-        (13, 24, 24, None, None, Unfinished),
+        // The core is busy until 28, so it is never sent.
+        (13, 24, 24, None, None, Unsent),
     ];
     assert_eq!(lines(&record), expected);
     assert_eq!(record.requests[1].output_tokens, 1);
+}
+
+#[test]
+fn a_late_client_of_llmperf_looks_at_the_time_and_the_count_before_its_first_send() {
+    let load = |concurrency, timeout| LoadModel::Clients(clients(llmperf(0, 30, timeout), concurrency));
+    let trace = rows(&[(0, 2), (0, 2)]);
+    let sent = |load| {
+        let record = run(&world(load), &Ten, &trace).unwrap();
+        record.requests.iter().map(|r| r.sent.0).collect::<Vec<_>>()
+    };
+    // Clients 1 and 2 come at 30 and at 60. Client 0 has two answers at 20 and at 40.
+    assert_eq!(sent(load(3, None)), [0, 20, 30]);
+    // The time is up at 30, when client 1 comes.
+    assert_eq!(sent(load(3, Some(30))), [0, 20]);
+    assert_eq!(sent(load(3, Some(31))), [0, 20, 30]);
+}
+
+/// Writes a record, reads it back, and gives its summary.
+fn through_a_folder(record: &RunRecord) -> Summary {
+    let folder = tempfile::tempdir().unwrap();
+    bundle::write(folder.path(), record, bundle::BundleParts::default()).unwrap();
+    assert_eq!(&bundle::read(folder.path()).unwrap(), record);
+    Summary::of(record, &SummaryOptions::default())
+}
+
+#[test]
+fn what_a_deadline_keeps_from_being_sent_is_unsent_under_every_load() {
+    let cut = |load| WorldConfig {
+        deadline: Some(SimTime(26)),
+        ..world(load)
+    };
+    // At 20 the next request is due at 20 + 50; the last has no client yet.
+    let thinks = LoadModel::ClosedLoop {
+        concurrency: 1,
+        think: SimDuration(50),
+    };
+    // A send of 9 ns that ends at 29 and requests that no client came to.
+    let slow = LoadModel::Clients(Clients {
+        machine: machine(1, 9, 0),
+        ..clients(ClientKind::Plain, 1)
+    });
+    // One place: the second request has been due since 5.
+    let places = LoadModel::Clients(clients(ClientKind::VllmBench { arrivals: true }, 1));
+    for (load, offered, due) in [
+        (thinks, &[(0, 2), (0, 2), (0, 2)], [70, 20]),
+        (slow, &[(0, 1), (0, 2), (0, 2)], [19, 19]),
+        (places, &[(0, 9), (5, 2), (30, 2)], [5, 30]),
+        (LoadModel::OpenLoop, &[(0, 2), (27, 2), (90, 2)], [27, 90]),
+    ] {
+        let record = run(&cut(load), &Ten, &rows(offered)).unwrap();
+        let unsent = |r: &RequestRecord| r.status == Unsent && r.sent_at().is_none();
+        assert!(record.requests[1..].iter().all(unsent), "{:?}", lines(&record));
+        assert_eq!(record.requests[1].scheduled.0, due[0], "{load:?}");
+        assert!(record.requests[2].scheduled.0 >= due[1], "{load:?}");
+        let summary = through_a_folder(&record);
+        assert_eq!(
+            (summary.funnel.offered, summary.funnel.unsent),
+            (3, 2),
+            "{load:?}"
+        );
+        // One send: no lag of those that were not sent.
+        assert_eq!(summary.latency.send_lag.n, 1, "{load:?}");
+    }
+}
+
+#[test]
+fn no_token_is_seen_after_the_deadline() {
+    let late = |front_end, load, deadline| WorldConfig {
+        front_end,
+        deadline: Some(SimTime(deadline)),
+        ..world(load)
+    };
+    let behind = FrontEnd {
+        outbound: SimDuration(7),
+        ..FrontEnd::default()
+    };
+    // Tokens are made at 10, 20 and 30 and seen at 17, 27 and 37.
+    for load in [
+        LoadModel::Clients(clients(llmperf(0, 0, None), 1)),
+        LoadModel::ClosedLoop {
+            concurrency: 1,
+            think: SimDuration::ZERO,
+        },
+    ] {
+        let record = run(&late(behind, load, 33), &Ten, &rows(&[(0, 3)])).unwrap();
+        assert_eq!(
+            lines(&record),
+            [(11, 0, 0, Some(17), Some(27), Unfinished)],
+            "{load:?}"
+        );
+        assert_eq!(record.requests[0].output_tokens, 2);
+        assert!(record.end <= SimTime(33));
+        through_a_folder(&record);
+    }
+    // On a core that needs 3 ns for a chunk: seen at 13, at 23 and not at 33. Nothing happens at 23.
+    let slow = LoadModel::Clients(Clients {
+        machine: machine(1, 0, 3),
+        ..clients(ClientKind::Plain, 1)
+    });
+    let record = run(&late(FrontEnd::default(), slow, 24), &Ten, &rows(&[(0, 3)])).unwrap();
+    assert_eq!(lines(&record), [(11, 0, 0, Some(13), Some(23), Unfinished)]);
+    through_a_folder(&record);
+}
+
+#[test]
+fn llmperf_keeps_the_tokens_of_an_answer_that_it_is_at_work_on() {
+    let load = LoadModel::Clients(Clients {
+        think: SimDuration(100),
+        machine: machine(1, 0, 1),
+        ..clients(llmperf(0, 0, None), 1)
+    });
+    let config = WorldConfig {
+        deadline: Some(SimTime(60)),
+        ..world(load)
+    };
+    let record = run(&config, &Ten, &rows(&[(0, 2)])).unwrap();
+    assert_eq!(lines(&record), [(11, 0, 0, Some(11), Some(21), Unfinished)]);
+    assert_eq!(record.requests[0].output_tokens, 2);
+    through_a_folder(&record);
+}
+
+#[test]
+fn a_time_at_the_end_of_all_times_is_an_error() {
+    let load = LoadModel::ClosedLoop {
+        concurrency: 1,
+        think: SimDuration(u64::MAX),
+    };
+    let error = run(&world(load), &Ten, &rows(&[(0, 2), (0, 2)])).unwrap_err();
+    assert_eq!(error, kneeboard::sim::SimError::EndOfTime { at: SimTime(20) });
+}
+
+/// Every figure that `result.json` and `lens.csv` both have is the same in both.
+fn agree(record: &RunRecord) {
+    use kneeboard::metric::tool::View;
+    use kneeboard::metric::vllm_bench::{BenchInfo, BenchResult};
+    let result = serde_json::to_value(BenchResult::of(record, &BenchInfo::default())).unwrap();
+    let mut shared = 0;
+    for figure in View::VllmBench.figures(record) {
+        let Some(there) = result.get(&figure.name) else {
+            continue;
+        };
+        let (there, here) = (there.as_f64(), figure.value);
+        let close = match (there, here) {
+            (Some(a), Some(b)) => (a - b).abs() <= 1e-9 * a.abs(),
+            (a, b) => a == b,
+        };
+        assert!(close, "{}: result.json {there:?}, lens.csv {here:?}", figure.name);
+        shared += 1;
+    }
+    assert!(shared >= 17, "{shared} figures in common");
+}
+
+#[test]
+fn result_and_lens_divide_by_the_same_clock() {
+    // Microseconds, so that nothing rounds away: the first request comes late.
+    const US: u64 = 1_000;
+    let load = LoadModel::Clients(clients(ClientKind::VllmBench { arrivals: true }, 2));
+    let trace = rows(&[(40 * US, 2_000), (50 * US, 300), (60 * US, 9_000), (70 * US, 20)]);
+    let whole = run(&world(load), &Ten, &trace).unwrap();
+    agree(&whole);
+    let cut = WorldConfig {
+        deadline: Some(SimTime(75 * US)),
+        ..world(load)
+    };
+    let cut = run(&cut, &Ten, &trace).unwrap();
+    let done = cut.requests.iter().filter(|r| r.status == Completed);
+    let last = done.filter_map(|r| r.last_token).max().unwrap();
+    assert!(last < cut.end, "the run goes on after its last completion");
+    agree(&cut);
 }
 
 /// A linear step time, in ns.
@@ -409,14 +579,15 @@ fn clients_of(config: &WorldConfig) -> Clients {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Every request that was sent is counted, surplus, or unfinished, and no client has two at a time.
+    /// Every request that was sent is counted, surplus, unfinished or unsent, and no client has two at a time.
     #[test]
     fn what_is_sent_is_counted_surplus_or_unfinished(config in any_world(), trace in any_trace()) {
         let record = run(&config, &Linear, &trace).unwrap();
         let c = clients_of(&config);
         let (rows, many) = (trace.requests.len(), c.concurrency as usize);
         let of = |status| record.requests.iter().filter(|r| r.status == status).count();
-        let (counted, surplus, unfinished) = (of(Completed), of(Surplus), of(Unfinished));
+        let (counted, surplus, unfinished) = (of(Completed), of(Surplus), of(Unfinished) + of(Unsent));
+        prop_assert!(config.deadline.is_none_or(|deadline| record.end <= deadline));
         prop_assert_eq!(counted + surplus + unfinished, record.requests.len());
         if let ClientKind::Llmperf { timeout, .. } = c.kind {
             prop_assert!(counted <= rows && surplus < many);
@@ -562,8 +733,20 @@ fn arrivals_of_vllm_bench_end_at_n_over_rate() {
 
 #[test]
 fn keys_of_another_kind_of_client_are_refused() {
-    let cases: [(&[&str], &[&str]); 11] = [
+    let cases: [(&[&str], &[&str]); 14] = [
         (&["load.client={kind: llmpref}"], &["load.client.kind", "llmperf"]),
+        (
+            &["load.client={kind: llmperf, stagger: 100000h}"],
+            &["load.client.stagger", "found 100000h", "up to 30min"],
+        ),
+        (
+            &["load.client={kind: thread-pool}", "load.think=100000h"],
+            &["load.think", "found 100000h", "up to 1000h"],
+        ),
+        (
+            &["load.think=1001h"],
+            &["load.think", "found 1001h", "up to 1000h"],
+        ),
         (
             &["load.client={kind: plain, stagger: 1s}"],
             &["load.client.stagger", "llmperf"],

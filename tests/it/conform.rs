@@ -105,7 +105,9 @@ fn a_log_that_ends_early_or_late_is_not_identical() {
         std::fs::copy(source.join(file), folder.path().join(file)).unwrap();
     }
     let shorter = lines[..lines.len() - 1].join("\n");
-    let longer = format!("{text}\n{}", lines[lines.len() - 1]);
+    let (last, next) = (lines.len() - 1, lines.len());
+    let further = lines[last].replacen(&format!("\"step\":{last}"), &format!("\"step\":{next}"), 1);
+    let longer = format!("{text}\n{further}");
     for steps in [shorter, longer] {
         std::fs::write(folder.path().join("steps.jsonl"), steps).unwrap();
         let report = replay(&find_cases(folder.path()).unwrap()[0]).unwrap();

@@ -131,7 +131,7 @@ fn a_full_gpu_is_the_server() {
     };
     let spans = rows.iter().map(|r| ClientSpan {
         due: at(r, "queued_ts"),
-        sent: at(r, "queued_ts"),
+        sent: Some(at(r, "queued_ts")),
         ended: Some(at(r, "last_token_ts")),
         counted: true,
     });

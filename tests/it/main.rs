@@ -11,6 +11,7 @@ mod import;
 mod leaping;
 mod legs;
 mod neuron_fits;
+mod neuron_programs;
 mod profiles;
 mod queueing;
 mod scenario;

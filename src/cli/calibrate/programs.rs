@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::refuse_existing;
 use crate::calibrate::fit_programs::{ProgramFitHead, StaticPriors, fit_programs};
-use crate::calibrate::programs::read_programs;
+use crate::calibrate::programs::{read_programs, refuse_contradictions};
 use crate::cli::Outcome;
 use crate::input::{InputError, nearest, read_text, write_atomic};
 use crate::report::roofline_fit::static_fit_text;
@@ -35,10 +35,10 @@ pub struct ProgramsArgs {
     /// What is known of a parameter beforehand: its median and the standard deviation of its logarithm.
     #[arg(long = "prior", value_name = "NAME=MEDIAN:LOG_SD")]
     own_priors: Vec<String>,
-    /// What standard deviations of the priors that a fit gives are multiplied by, since another model or device is
-    /// never quite like it.
-    #[arg(long, value_name = "FACTOR", default_value_t = 2.0)]
-    widen: f64,
+    /// What standard deviations of the priors that --priors gives are multiplied by, since another model or device is
+    /// never quite like it: 1 to 100; 2 without it.
+    #[arg(long, value_name = "FACTOR", allow_hyphen_values = true)]
+    widen: Option<String>,
     /// The engine that ran the programs, as `vllm-neuron 0.2.0`.
     #[arg(long, value_name = "ENGINE")]
     engine: Vec<String>,
@@ -76,6 +76,7 @@ pub fn run(args: &ProgramsArgs) -> anyhow::Result<Outcome> {
         });
         rows.extend(of_file);
     }
+    refuse_contradictions(&rows)?;
     let head = ProgramFitHead {
         name: args.name.clone().unwrap_or_else(|| stem(&args.output)),
         command: command(args),
@@ -108,16 +109,14 @@ fn stem(path: &Path) -> String {
 
 fn priors(args: &ProgramsArgs) -> Result<StaticPriors, InputError> {
     let mut priors = StaticPriors::default();
-    if !(1.0..=100.0).contains(&args.widen) {
-        return Err(InputError::new("--widen", args.widen.to_string()).allowed("1 to 100"));
-    }
+    let widen = widen(args)?;
     if let Some(path) = &args.priors {
         let AnyFit::StaticShape(fit) = AnyFit::read(path)? else {
             return Err(InputError::in_file(path, "is no fit of static shapes")
                 .at("--priors")
                 .allowed("a fit that `kneeboard calibrate programs` wrote"));
         };
-        take(&mut priors, &fit, args.widen);
+        take(&mut priors, &fit, widen);
     }
     for text in &args.own_priors {
         let (param, median, log_sd) = own_prior(text)?;
@@ -126,6 +125,26 @@ fn priors(args: &ProgramsArgs) -> Result<StaticPriors, InputError> {
     }
     Ok(priors)
 }
+
+/// The factor of `--widen`, which says something only of the priors of another fit.
+fn widen(args: &ProgramsArgs) -> Result<f64, InputError> {
+    let Some(text) = &args.widen else {
+        return Ok(WIDEN);
+    };
+    if args.priors.is_none() {
+        return Err(
+            InputError::new("--widen", "widens the priors of a fit, and none is given")
+                .allowed("name the fit with --priors, or leave --widen out"),
+        );
+    }
+    match text.parse() {
+        Ok(factor) if (1.0..=100.0).contains(&factor) => Ok(factor),
+        _ => Err(InputError::new("--widen", format!("found '{text}'")).allowed("a number from 1 to 100")),
+    }
+}
+
+/// What priors of another fit are widened by where nothing is said.
+const WIDEN: f64 = 2.0;
 
 /// Parameters of another fit, with more doubt, but never with more than there was without it.
 fn take(priors: &mut StaticPriors, fit: &StaticFit, widen: f64) {
@@ -169,7 +188,8 @@ fn command(args: &ProgramsArgs) -> String {
     let mut words = vec!["kneeboard calibrate programs".to_owned()];
     words.extend(args.files.iter().map(|f| f.display().to_string()));
     if let Some(priors) = &args.priors {
-        words.push(format!("--priors {} --widen {}", priors.display(), args.widen));
+        let widen = args.widen.clone().unwrap_or_else(|| WIDEN.to_string());
+        words.push(format!("--priors {} --widen {widen}", priors.display()));
     }
     words.extend(args.own_priors.iter().map(|p| format!("--prior {p}")));
     words.extend(args.engine.iter().map(|e| format!("--engine {e:?}")));

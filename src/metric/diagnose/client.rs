@@ -13,12 +13,19 @@ const AT_ONCE: f64 = 0.1;
 pub struct ClientSpan {
     /// When it was to be sent.
     pub due: SimTime,
-    /// When it was sent.
-    pub sent: SimTime,
+    /// When it was sent; `None` when it never was.
+    pub sent: Option<SimTime>,
     /// Its last token; `None` when it never came.
     pub ended: Option<SimTime>,
     /// It is among the requests that the client's own figures count.
     pub counted: bool,
+}
+
+impl ClientSpan {
+    /// When it was due or sent, whichever came first.
+    fn begin(&self) -> SimTime {
+        self.sent.map_or(self.due, |sent| sent.min(self.due))
+    }
 }
 
 /// A run as its client saw it.
@@ -34,9 +41,12 @@ impl ClientView {
     /// Of requests in any order. `wall_clock` is the client's own measure of its run; without one it is the time
     /// from the first request to the last instant.
     pub fn new(spans: Vec<ClientSpan>, wall_clock: Option<SimDuration>) -> Self {
-        let instants = spans.iter().map(|s| s.ended.unwrap_or(s.sent).max(s.sent));
-        let end = instants.max().unwrap_or_default();
-        let first = spans.iter().map(|s| s.due.min(s.sent)).min().unwrap_or(end);
+        let end = spans
+            .iter()
+            .filter_map(|s| s.ended.max(s.sent))
+            .max()
+            .unwrap_or_default();
+        let first = spans.iter().map(ClientSpan::begin).min().unwrap_or(end);
         Self {
             spans,
             end,
@@ -49,7 +59,7 @@ impl ClientView {
         let served = run.requests.iter().filter(|r| r.status != Status::Rejected);
         let spans = served.map(|r| ClientSpan {
             due: r.scheduled,
-            sent: r.sent,
+            sent: r.sent_at(),
             ended: r.last_token.filter(|_| r.status != Status::Unfinished),
             counted: r.status == Status::Completed,
         });
@@ -68,7 +78,7 @@ impl ClientView {
             let due = r.due_s.or(r.queued_s.map(|q| r.sent_s - q)).unwrap_or(r.sent_s);
             ClientSpan {
                 due: at(due.min(r.sent_s)),
-                sent: at(r.sent_s),
+                sent: Some(at(r.sent_s)),
                 ended: r.last_s.map(at),
                 counted: true,
             }
@@ -89,19 +99,20 @@ impl ClientView {
         (SimTime::ZERO, self.end)
     }
 
-    /// When each request was in flight; one that never ended is to the end.
+    /// When each request that was sent was in flight; one that never ended is to the end.
     pub(super) fn in_flight(&self) -> impl Iterator<Item = (SimTime, SimTime)> + '_ {
-        self.spans.iter().map(|s| (s.sent, s.ended.unwrap_or(self.end)))
+        let sent = self.spans.iter().filter_map(|s| Some((s.sent?, s.ended)));
+        sent.map(|(sent, ended)| (sent, ended.unwrap_or(self.end)))
     }
 
-    /// When each request was due and not sent.
+    /// When each request was due and not sent; one that never was is held to the end.
     pub(super) fn held(&self) -> impl Iterator<Item = (SimTime, SimTime)> + '_ {
-        self.spans.iter().map(|s| (s.due, s.sent))
+        self.spans.iter().map(|s| (s.due, s.sent.unwrap_or(self.end)))
     }
 
     /// Counted requests that ended, and the sum of their times from send to end in nanoseconds.
     pub(super) fn answered(&self) -> (u64, u128) {
-        let ended = self.spans.iter().filter_map(|s| Some((s.sent, s.ended?)));
+        let ended = self.spans.iter().filter_map(|s| Some((s.sent?, s.ended?)));
         ended.fold((0, 0), |(n, sum), (sent, end)| {
             (n + 1, sum + u128::from(end.since(sent).as_nanos()))
         })
@@ -109,15 +120,10 @@ impl ClientView {
 
     /// The time in which load was offered, inside the window.
     pub(super) fn judged(&self, window: &Window) -> (SimTime, SimTime) {
-        let first = self
-            .spans
-            .iter()
-            .map(|s| s.due.min(s.sent))
-            .min()
-            .unwrap_or_default();
-        let last_sent = self.spans.iter().map(|s| s.sent).max().unwrap_or_default();
-        let ends = self.spans.iter().map(|s| s.ended.unwrap_or(self.end));
-        let last_end = ends.max().unwrap_or_default().max(last_sent);
+        let first = self.spans.iter().map(ClientSpan::begin).min().unwrap_or_default();
+        let last_sent = self.spans.iter().filter_map(|s| s.sent).max().unwrap_or_default();
+        let last_end = self.in_flight().map(|(_, end)| end).max().unwrap_or_default();
+        let last_end = last_end.max(last_sent);
         let offered = last_sent.since(first).as_nanos() as f64;
         let whole = last_end.since(first).as_nanos() as f64;
         let last = if offered < AT_ONCE * whole {
@@ -135,7 +141,7 @@ impl ClientView {
     pub(super) fn growth(&self, (from, to): (SimTime, SimTime)) -> Option<(f64, f64)> {
         let quarter = to.since(from).as_nanos() / 4;
         let inside = |t: SimTime| from <= t && t <= to;
-        let arrivals = self.spans.iter().filter(|s| inside(s.sent)).count();
+        let arrivals = self.spans.iter().filter(|s| s.sent.is_some_and(inside)).count();
         if quarter == 0 || arrivals < super::FEWEST_FOR_GROWTH {
             return None;
         }

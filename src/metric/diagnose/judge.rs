@@ -14,6 +14,9 @@ pub const SELDOM: f64 = 0.1;
 pub const ONE_CAUSE: f64 = 2.0 / 3.0;
 /// A client that computes for this share of its core is late with what it sends: queueing delay grows tenfold there.
 pub const BUSY_CORE: f64 = 0.9;
+/// A client that computes for this share of its cores is held back by them: whoever needs a core waits for it more than
+/// twice as long as it works (the mean wait in a single queue with Poisson arrivals is b / (1 - b) times the work).
+pub const STRAINED_CORE: f64 = 0.7;
 /// What, value, unit, threshold.
 type Row = (&'static str, Option<f64>, &'static str, Option<f64>);
 
@@ -100,18 +103,17 @@ impl Facts {
     fn judge_without_queue(&self, shares: &Shares) -> (Verdict, String) {
         let cap = self.limits.max_num_seqs;
         if cap.is_some() && shares.share(shares.full) >= MOSTLY {
-            let why = "mixed: every seat is taken, but no request waits: the client offers just what there are seats for";
-            return (Verdict::Undecidable, why.into());
+            return (Verdict::Undecidable, self.just_full(shares));
         }
         if self.limits.client_busy.is_some_and(|b| b >= BUSY_CORE) {
             return (
                 Verdict::Client,
-                "the client's core is busy while the server has seats free".into(),
+                "the client's cores are busy while the server has seats free".into(),
             );
         }
         if self.held_share() >= MOSTLY {
             let why = "requests that are due wait in the client while the server has seats free and no queue";
-            return (Verdict::Client, why.into());
+            return (Verdict::Client, format!("{why}{}", self.cores_text()));
         }
         if let Some(n) = self.limits.concurrency.filter(|_| !self.limits.paced) {
             let seats = cap.map_or_else(
@@ -121,7 +123,8 @@ impl Facts {
             return (
                 Verdict::Client,
                 format!(
-                    "a closed loop of {n} clients leaves some of the server's {seats} seats empty and nothing waits"
+                    "a closed loop of {n} clients leaves some of the server's {seats} seats empty and nothing waits{}",
+                    self.cores_text()
                 ),
             );
         }
@@ -138,6 +141,36 @@ impl Facts {
             Verdict::None,
             "nothing waits, on the server or in the client: seats, KV memory and client all had room".into(),
         )
+    }
+
+    /// Every seat is taken and nothing waits. A closed loop of as many clients as there are seats looks like that
+    /// whichever of the two holds it back, because lifting one of them alone changes nothing.
+    fn just_full(&self, shares: &Shares) -> String {
+        let replicas = u64::from(self.limits.replicas.max(1));
+        let seats = self.limits.max_num_seqs.map(|c| u64::from(c) * replicas);
+        let clients = self.limits.concurrency.filter(|_| !self.limits.paced);
+        match clients.zip(seats) {
+            Some((n, seats)) if u64::from(n) == seats => format!(
+                "client and server limit alike: a closed loop of {n} clients takes all of the {seats} seats in {:.0} % of \
+                 the time and nothing waits: more clients would only wait for a seat, and more seats would stay empty; \
+                 a run with more of both would tell what the server can carry",
+                100.0 * shares.share(shares.full)
+            ),
+            _ => "mixed: every seat is taken, but no request waits: the client offers just what there are seats for"
+                .into(),
+        }
+    }
+
+    /// How busy the client's cores are, and whether they are part of the cause.
+    fn cores_text(&self) -> String {
+        match self.limits.client_busy {
+            Some(busy) if busy >= STRAINED_CORE => format!(
+                "; its cores are {:.0} % busy, which makes its sends and what it sees late: a part of the cause",
+                100.0 * busy
+            ),
+            Some(busy) => format!("; its cores are {:.0} % busy", 100.0 * busy),
+            None => String::new(),
+        }
     }
 
     /// The figures that the verdict rests on.
@@ -166,7 +199,7 @@ impl Facts {
             ));
         }
         if let Some(busy) = self.limits.client_busy {
-            rows.push(("client core busy", Some(busy), "1", Some(BUSY_CORE)));
+            rows.push(("client cores busy", Some(busy), "1", Some(BUSY_CORE)));
         }
         let longest = self.judged_ns as f64 / 1e9 / ENOUGH_SCRAPES as f64;
         rows.push((

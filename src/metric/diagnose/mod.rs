@@ -18,7 +18,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use client::{ClientSpan, ClientView};
-pub use judge::{BUSY_CORE, MOSTLY, ONE_CAUSE, SELDOM};
+pub use judge::{BUSY_CORE, MOSTLY, ONE_CAUSE, SELDOM, STRAINED_CORE};
 pub use server::ServerView;
 
 use super::window::Window;

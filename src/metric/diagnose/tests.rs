@@ -187,6 +187,69 @@ fn late_sends_are_the_client() {
 }
 
 #[test]
+fn busy_cores_are_named_where_few_clients_are_the_limit() {
+    let arrivals: Vec<(u64, u64)> = (0..60).map(|i| (i / 2 * 41, i / 2 * 41)).collect();
+    let run = SMALL.serve(&arrivals, 40);
+    let because = |busy| {
+        let limits = Limits {
+            concurrency: Some(2),
+            client_busy: Some(busy),
+            ..SMALL.limits()
+        };
+        let found = Diagnosis::of_run(&run, &Window::WHOLE, &limits);
+        assert_eq!(found.verdict, Verdict::Client);
+        found.because
+    };
+    let (strained, calm) = (because(0.84), because(0.2));
+    assert!(
+        strained.contains("84 % busy") && strained.contains("part of the cause"),
+        "{strained}"
+    );
+    assert!(calm.contains("20 % busy") && !calm.contains("cause"), "{calm}");
+}
+
+#[test]
+fn as_many_clients_as_seats_limit_as_much_as_the_server() {
+    // Four clients, each sends when its answer has come.
+    let arrivals: Vec<(u64, u64)> = (0..80).map(|i| (i / 4 * 40, i / 4 * 40)).collect();
+    let closed = Limits {
+        concurrency: Some(4),
+        ..SMALL.limits()
+    };
+    let found = Diagnosis::of_run(&SMALL.serve(&arrivals, 40), &Window::WHOLE, &closed);
+    assert_eq!(found.verdict, Verdict::Undecidable, "{found:?}");
+    assert!(
+        found.because.contains("limit alike") && found.because.contains("100 %"),
+        "{}",
+        found.because
+    );
+}
+
+#[test]
+fn a_request_that_was_never_sent_is_held_and_not_in_flight() {
+    let run = RunRecord {
+        requests: vec![
+            RequestRecord {
+                enqueued: Some(SimTime(0)),
+                ..offered(SimTime(0))
+            },
+            RequestRecord {
+                status: Status::Unsent,
+                ..offered(SimTime(10 * MS))
+            },
+        ],
+        replicas: Vec::new(),
+        end: SimTime(40 * MS),
+    };
+    let view = ClientView::of_record(&run);
+    assert_eq!(
+        view.in_flight().collect::<Vec<_>>(),
+        [(SimTime(0), SimTime(40 * MS))]
+    );
+    assert_eq!(view.held().last(), Some((SimTime(10 * MS), SimTime(40 * MS))));
+}
+
+#[test]
 fn what_is_missing_or_mixed_is_undecidable() {
     let mut run = SMALL.serve(&every(8, 100, 0), 40);
     let unknown_cap = Limits {
@@ -221,6 +284,7 @@ fn scrapes_tell_the_same_when_there_are_enough() {
     let run = SMALL.serve(&every(8, 100, 0), 40);
     let read = |interval_ms: u64| {
         let scrapes = crate::metric::scrape::scrape(&run, SimDuration(interval_ms * MS), SimDuration(0));
+        let scrapes = scrapes.unwrap();
         let server = ServerView::of_scrapes(&scrapes, Some(32.0), &SMALL.limits());
         Diagnosis::of(
             &ClientView::of_record(&run),

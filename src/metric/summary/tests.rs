@@ -202,6 +202,6 @@ proptest! {
         let f = Summary::of(&run, &SummaryOptions { slo, ..SummaryOptions::default() }).funnel;
         let stages = [f.offered, f.admitted, f.started, f.first_token, f.completed, f.within_slo.unwrap()];
         prop_assert!(stages.windows(2).all(|w| w[0] >= w[1]), "{stages:?}");
-        prop_assert_eq!(f.offered, f.completed + f.rejected + f.unfinished_waiting + f.unfinished_started);
+        prop_assert_eq!(f.offered, f.completed + f.rejected + f.unfinished_waiting + f.unfinished_started + f.unsent);
     }
 }

@@ -10,7 +10,7 @@ use super::{
     SegmentRow, StepRow, TIMES_FILE, TimeRow,
 };
 use crate::input::{InputError, first_existing, read_text};
-use crate::record::{ReplicaRecord, RequestRecord, RunRecord, Segment, TokenLog};
+use crate::record::{ReplicaRecord, RequestRecord, RunRecord, Segment, Status, TokenLog};
 use crate::units::SimTime;
 
 /// More replicas than any cluster has; keeps a wild number from taking all memory.
@@ -35,7 +35,9 @@ pub fn read(folder: &Path) -> Result<RunRecord, InputError> {
             ));
         }
         let request = request(&row)?;
-        last = last.max(request.sent).max(request.last_token.unwrap_or_default());
+        last = last
+            .max(request.sent_at().unwrap_or_default())
+            .max(request.last_token.unwrap_or_default());
         run.requests.push(request);
         Ok(())
     })?;
@@ -118,16 +120,14 @@ fn request(row: &RequestRow) -> Result<RequestRecord, String> {
         )),
         _ => Ok(()),
     };
+    let sent = send_instant(row)?;
     let first = ("t_first_token_ns", row.t_first_token_ns);
     ordered(("t_scheduled_ns", row.t_scheduled_ns), first)?;
-    ordered(("t_send_ns", row.t_send_ns), first)?;
+    ordered(("t_send_ns", sent), first)?;
     if let Some(at) = row.t_first_token_ns {
         ordered((first.0, at), ("t_last_token_ns", row.t_last_token_ns))?;
     }
-    ordered(
-        ("t_send_ns", row.t_send_ns),
-        ("t_last_token_ns", row.t_last_token_ns),
-    )?;
+    ordered(("t_send_ns", sent), ("t_last_token_ns", row.t_last_token_ns))?;
     if row.status.is_served() && row.t_last_token_ns.is_none() {
         return Err("a completed request without a last token".into());
     }
@@ -139,7 +139,7 @@ fn request(row: &RequestRow) -> Result<RequestRecord, String> {
     }
     Ok(RequestRecord {
         scheduled: row.t_scheduled_ns,
-        sent: row.t_send_ns,
+        sent,
         enqueued: row.t_enqueued_ns,
         first_scheduled: row.t_prefill_start_ns,
         first_token: row.t_first_token_ns,
@@ -154,6 +154,22 @@ fn request(row: &RequestRow) -> Result<RequestRecord, String> {
         priority: row.priority,
         tokens: TokenLog::Segments(Vec::new()),
     })
+}
+
+/// When a request was sent. One that never was has no `t_send_ns`, nor anything that follows a send.
+fn send_instant(row: &RequestRow) -> Result<SimTime, String> {
+    let later = [
+        row.t_enqueued_ns,
+        row.t_prefill_start_ns,
+        row.t_first_token_ns,
+        row.t_last_token_ns,
+    ];
+    match (row.status, row.t_send_ns) {
+        (Status::Unsent, None) if later.iter().all(Option::is_none) => Ok(row.t_scheduled_ns),
+        (Status::Unsent, _) => Err("an unsent request with an instant after t_scheduled_ns".into()),
+        (_, Some(sent)) => Ok(sent),
+        (_, None) => Err("t_send_ns is empty, which only that of an unsent request may be".into()),
+    }
 }
 
 fn read_replicas(folder: &Path, run: &mut RunRecord) -> Result<(), InputError> {

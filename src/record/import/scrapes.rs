@@ -11,7 +11,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::{ClientRun, Clock};
-use crate::input::{InputError, read_text};
+use crate::input::{InputError, csv_line, read_text};
 use crate::record::scrape::Scrape;
 
 /// Readings of one server in the order of their times.
@@ -23,6 +23,8 @@ pub struct ScrapeSeries {
     pub first_unix_s: Option<f64>,
     /// When the first was taken on the file's own clock, in seconds.
     pub first_s: f64,
+    /// The line of the file that each reading stands in.
+    lines: Vec<u64>,
 }
 
 impl ScrapeSeries {
@@ -36,6 +38,28 @@ impl ScrapeSeries {
             _ => return None,
         };
         Some(self.shifted(shift))
+    }
+
+    /// Refuses readings of more running requests than there are seats.
+    ///
+    /// # Errors
+    /// [`InputError`] with the file, which is `path`, and the line.
+    pub fn check_seats(&self, path: &Path, seats: u64) -> Result<(), InputError> {
+        let line_of_excess = self
+            .scrapes
+            .iter()
+            .zip(&self.lines)
+            .find(|(s, _)| s.running > seats as f64);
+        match line_of_excess {
+            Some((s, line)) => Err(wrong_reading(
+                path,
+                *line,
+                "running",
+                s.running,
+                &format!("up to {seats}, the seats of the server (max_num_seqs of all its replicas)"),
+            )),
+            None => Ok(()),
+        }
     }
 
     /// The readings with the first of them at `first_at_s`.
@@ -77,6 +101,45 @@ pub fn read_scrapes(path: &Path) -> Result<ScrapeSeries, InputError> {
     Ok(series)
 }
 
+fn wrong_reading(path: &Path, line: u64, column: &str, value: f64, allowed: &str) -> InputError {
+    InputError::in_file(path, format!("found {value}"))
+        .at(format!("line {line}, column {column}"))
+        .allowed(format!("allowed: {allowed}"))
+}
+
+/// What a reading may be.
+#[derive(Clone, Copy)]
+enum Kind {
+    Time,
+    /// Requests, tokens, times.
+    Count,
+    Share,
+    PerCent,
+}
+
+/// Largest share that rounding may make of 1.
+const MOST_SHARE: f64 = 1.0 + 1e-9;
+
+impl Kind {
+    /// The value, if it can be one of its kind.
+    fn check(self, path: &Path, line: u64, column: &str, value: f64) -> Result<f64, InputError> {
+        let (holds, allowed) = match self {
+            Self::Time => (true, ""),
+            Self::Count => (value >= 0.0 && value.fract() == 0.0, "a whole number from 0"),
+            Self::Share => ((0.0..=MOST_SHARE).contains(&value), "a share from 0 to 1"),
+            Self::PerCent => (
+                (0.0..=100.0 * MOST_SHARE).contains(&value),
+                "a percentage from 0 to 100",
+            ),
+        };
+        if holds {
+            Ok(value)
+        } else {
+            Err(wrong_reading(path, line, column, value, allowed))
+        }
+    }
+}
+
 /// A line of scrapes.
 #[derive(Deserialize)]
 struct Line {
@@ -92,7 +155,13 @@ fn from_lines(path: &Path, text: &str) -> Result<ScrapeSeries, InputError> {
         let wrong = |found: String| InputError::in_file(path, found).at(format!("line {}", number + 1));
         let line: Line = serde_json::from_str(line)
             .map_err(|e| wrong(format!("cannot be used ({e})")).allowed("{\"unix_s\": …, \"set\": {…}}"))?;
-        samples.extend(line.set.into_iter().filter(|(name, _)| is_wanted(name)));
+        for (name, value) in line.set.into_iter().filter(|(name, _)| is_wanted(name)) {
+            // A label without a value yet is not a number; it is left out when samples are summed.
+            if value.is_finite() {
+                kind_of(&name).check(path, number as u64 + 1, &name, value)?;
+            }
+            samples.insert(name, value);
+        }
         let Some(at_s) = line.unix_s.or(line.t_s).filter(|t| t.is_finite()) else {
             return Err(wrong("has no time".into()).allowed("unix_s or t_s, in seconds"));
         };
@@ -106,6 +175,7 @@ fn from_lines(path: &Path, text: &str) -> Result<ScrapeSeries, InputError> {
         if series.scrapes.is_empty() {
             series.first_unix_s = line.unix_s;
         }
+        series.lines.push(number as u64 + 1);
         series.scrapes.push(Scrape {
             at_s,
             running,
@@ -130,6 +200,13 @@ const WANTED: [&str; 7] = [
     "vllm:generation_tokens_total",
     "vllm:num_preemptions_total",
 ];
+
+fn kind_of(sample: &str) -> Kind {
+    match metric_of(sample) {
+        "vllm:kv_cache_usage_perc" => Kind::Share,
+        _ => Kind::Count,
+    }
+}
 
 /// The name of a sample without its labels.
 fn metric_of(sample: &str) -> &str {
@@ -175,34 +252,35 @@ fn from_table(path: &Path, text: &str) -> Result<ScrapeSeries, InputError> {
     let [finished, prompt, output, preemptions] =
         ["finished", "prompt_tokens", "output_tokens", "preemptions"].map(|name| column(&[name]));
     let mut series = ScrapeSeries::default();
-    for (number, row) in table.records().enumerate() {
+    for row in table.records() {
         let row = row.map_err(broken)?;
-        let value = |column: usize| {
+        let line = csv_line(text, row.position());
+        let value = |column: usize, kind: Kind| {
             let text = row.get(column).unwrap_or_default().trim();
-            let number_of = text.parse::<f64>().ok().filter(|v| v.is_finite());
-            number_of.ok_or_else(|| {
-                let place = format!(
-                    "row {}, column {}",
-                    number + 1,
-                    headings.get(column).unwrap_or_default()
-                );
-                InputError::in_file(path, format!("'{text}' is no number")).at(place)
-            })
+            let name = headings.get(column).unwrap_or_default().trim();
+            let number = text.parse::<f64>().ok().filter(|v| v.is_finite());
+            let number = number.ok_or_else(|| {
+                InputError::in_file(path, format!("'{text}' is no number"))
+                    .at(format!("line {line}, column {name}"))
+            })?;
+            kind.check(path, line, name, number)
         };
-        let optional = |column: Option<usize>| column.map(value).transpose();
-        let at_s = value(time)?;
+        let optional = |column: Option<usize>, kind: Kind| column.map(|c| value(c, kind)).transpose();
+        let at_s = value(time, Kind::Time)?;
         if series.scrapes.is_empty() {
             series.first_unix_s = unix.map(|_| at_s);
         }
+        let per_cent = optional(per_cent, Kind::PerCent)?.map(|p| p / 100.0);
+        series.lines.push(line);
         series.scrapes.push(Scrape {
             at_s,
-            running: value(running)?,
-            waiting: value(waiting)?,
-            kv_usage: optional(share)?.or(optional(per_cent)?.map(|p| p / 100.0)),
-            finished: optional(finished)?,
-            prompt_tokens: optional(prompt)?,
-            output_tokens: optional(output)?,
-            preemptions: optional(preemptions)?,
+            running: value(running, Kind::Count)?,
+            waiting: value(waiting, Kind::Count)?,
+            kv_usage: optional(share, Kind::Share)?.or(per_cent),
+            finished: optional(finished, Kind::Count)?,
+            prompt_tokens: optional(prompt, Kind::Count)?,
+            output_tokens: optional(output, Kind::Count)?,
+            preemptions: optional(preemptions, Kind::Count)?,
         });
     }
     Ok(series)
@@ -248,12 +326,46 @@ mod tests {
     }
 
     #[test]
+    fn more_running_requests_than_seats_are_refused() {
+        let series = read("t.csv", "t,running,waiting\n1,16,0\n2,17,1\n").unwrap();
+        let path = Path::new("t.csv");
+        assert!(series.check_seats(path, 17).is_ok());
+        let error = series.check_seats(path, 16).unwrap_err().to_string();
+        assert!(
+            error.contains("line 3, column running") && error.contains("up to 16"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn what_is_wrong_is_said() {
         let error = |text: &str| read("t.csv", text).unwrap_err().to_string();
         assert!(error("t,running\n1,2\n").contains("waiting"));
-        assert!(error("t,running,waiting\n1,x,0\n").contains("row 1, column running"));
+        assert!(error("t,running,waiting\n1,x,0\n").contains("line 2, column running"));
         assert!(error("t,running,waiting\n2,1,0\n1,1,0\n").contains("back in time"));
         assert!(error("t,running,waiting\n").contains("no reading"));
         assert!(error("{\"unix_s\": 3}\n").contains("line 1"));
+        for (text, place) in [
+            ("t,running,waiting\n1,2,0\n2,-1,0\n", "line 3, column running"),
+            ("t,running,waiting\n1,2,0.5\n", "line 2, column waiting"),
+            (
+                "t,running,waiting,kv_usage\n1,2,0,250\n",
+                "line 2, column kv_usage",
+            ),
+            (
+                "t,running,waiting,kv_cache_pct\n1,2,0,101\n",
+                "line 2, column kv_cache_pct",
+            ),
+            (
+                "t,running,waiting,preemptions\n1,2,0,-3\n",
+                "line 2, column preemptions",
+            ),
+            (
+                "{\"unix_s\": 3, \"set\": {\"vllm:num_requests_running\": 1.5, \"vllm:num_requests_waiting\": 0}}\n",
+                "line 1, column vllm:num_requests_running",
+            ),
+        ] {
+            assert!(error(text).contains(place), "{text}: {}", error(text));
+        }
     }
 }

@@ -8,13 +8,13 @@ use crate::units::SimTime;
 pub struct Curve(pub Vec<(f64, f64)>);
 
 impl Curve {
-    /// Requests between their send and their last token, as their clients see it.
+    /// Requests between their send and their last token, as their clients see it; one that was cut off is in flight to
+    /// the end of the run.
     pub fn in_flight(run: &RunRecord) -> Self {
         let mut changes: Vec<(SimTime, i64)> = Vec::new();
-        for r in run.requests.iter().filter(|r| r.status.is_served()) {
-            if let Some(last) = r.last_token {
-                changes.extend([(r.sent, 1), (last, -1)]);
-            }
+        for r in run.requests.iter().filter(|r| r.status.was_in_system()) {
+            let last = r.last_token.filter(|_| r.status.is_served());
+            changes.extend([(r.sent, 1), (last.unwrap_or(run.end), -1)]);
         }
         changes.sort_unstable();
         Self::of_changes(&changes)
@@ -106,15 +106,6 @@ impl Curve {
         let end = self.0.get(last + 1).map_or(self.0[last].0, |p| p.0);
         (self.0[first].0, end)
     }
-
-    /// As a scrape every `interval` seconds, the first at `phase`, shows it up to `end`.
-    pub fn scraped(&self, interval: f64, phase: f64, end: f64) -> Vec<(f64, f64)> {
-        let scrapes = ((end - phase) / interval).floor().max(0.0) as u32;
-        (0..=scrapes)
-            .map(|k| phase + f64::from(k) * interval)
-            .map(|at| (at, self.at(at)))
-            .collect()
-    }
 }
 
 #[cfg(test)]
@@ -122,13 +113,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn means_and_scrapes_by_hand() {
+    fn means_by_hand() {
         let curve = Curve(vec![(0.0, 0.0), (1.0, 4.0), (3.0, 2.0), (4.0, 0.0)]);
         assert!((curve.mean(0.0, 5.0) - 2.0).abs() < 1e-12);
         assert!((curve.mean(2.0, 4.0) - 3.0).abs() < 1e-12);
         assert!((curve.share_at_least(2.0, 0.0, 4.0) - 0.75).abs() < 1e-12);
         assert_eq!(curve.span_of_largest(), (1.0, 3.0));
-        assert_eq!(curve.scraped(2.0, 0.5, 5.0), [(0.5, 0.0), (2.5, 4.0), (4.5, 0.0)]);
         assert!((curve.at(3.0) - 2.0).abs() < 1e-12);
     }
 }

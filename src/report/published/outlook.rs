@@ -3,14 +3,17 @@
 use super::curves::Curve;
 use super::test::clients;
 use super::{n, printed, stairs, text};
-use crate::explore::published::{Explained, SweepSpec};
+use crate::explore::published::{Explained, Price, SweepSpec};
 use crate::explore::sweep::Configuration;
-use crate::profile::catalog;
+use crate::metric::scrape::{MOST_SCRAPES, Scraper};
+use crate::record::{RunRecord, Scrape};
 use crate::report::context::slo_text;
 use crate::report::html::{Block, Section};
+use crate::report::number::counted;
 use crate::report::plot::{Axis, Mark, Plot, Series};
 use crate::report::sweep_page::configurations_table;
 use crate::report::table::{Cell, Column, Table};
+use crate::units::SimTime;
 
 /// Scrapes in the loaded window from which on a dashboard shows a queue for what it is: fewer could each be chance.
 const SCRAPES_THAT_SHOW: f64 = 10.0;
@@ -24,10 +27,9 @@ pub fn scrapes(e: &Explained) -> Section {
     let (from, to) = Curve::in_flight(run).span_of_largest();
     let end = run.end.as_secs_f64();
     let interval = e.file.scrape_interval.0.as_secs_f64();
-    // The test begins at any moment of the scrape clock; an idle stretch on both sides is what the dashboard joins.
-    let (before, after) = (interval, 2.0 * interval);
-    let scraped = |curve: &Curve, phase: f64| curve.scraped(interval, phase - before, end + after);
-    let phase = 0.37 * interval;
+    let scraper = Scraper::of(run);
+    let joined = around(run, &scraper, interval);
+    let dashboard = |value: fn(&Scrape) -> f64| joined.iter().map(|s| (s.at_s, value(s))).collect();
     let mut table = Table::new(
         "Scrape intervals and what they see of this load",
         vec![
@@ -37,18 +39,25 @@ pub fn scrapes(e: &Explained) -> Section {
             Column::plain("queue is visible"),
         ],
     );
-    for each in [interval, interval / 2.0, 2.0, 1.0, 0.5, 0.25, 0.1] {
+    let intervals = [interval, interval / 2.0, 2.0, 1.0, 0.5, 0.25, 0.1];
+    // Of a long load every scrape clock sees as much as of a part of it; the shortest are left out.
+    for each in intervals
+        .into_iter()
+        .filter(|each| end / each <= MOST_SCRAPES as f64)
+    {
         let samples = ((to - from) / each).floor();
-        let blind = (0..PHASES)
-            .filter(|k| {
-                let phase = each * f64::from(*k) / f64::from(PHASES);
-                waiting.scraped(each, phase, end).iter().all(|p| p.1 < 1.0)
-            })
-            .count();
+        let blind = (0..PHASES).filter(|k| {
+            let phase = each * f64::from(*k) / f64::from(PHASES);
+            let mut readings = (0u32..)
+                .map(|k| phase + f64::from(k) * each)
+                .take_while(|at| *at <= end);
+            readings.all(|at| scraper.waiting(instant(at)) == 0)
+        });
+        let blind = blind.count() as u32;
         table.push(vec![
             each.into(),
             samples.into(),
-            Cell::Share(blind as f64 / f64::from(PHASES)),
+            Cell::Share(f64::from(blind) / f64::from(PHASES)),
             if samples >= SCRAPES_THAT_SHOW { "yes" } else { "no" }.into(),
         ]);
     }
@@ -62,8 +71,8 @@ pub fn scrapes(e: &Explained) -> Section {
         series: vec![
             stairs("running", running.0.clone()),
             stairs("waiting", waiting.0.clone()),
-            dots("running, scraped", scraped(&running, phase)),
-            dots("waiting, scraped", scraped(&waiting, phase)),
+            dots("running, scraped", dashboard(|s| s.running)),
+            dots("waiting, scraped", dashboard(|s| s.waiting)),
         ],
         guides: Vec::new(),
     };
@@ -73,7 +82,7 @@ pub fn scrapes(e: &Explained) -> Section {
         y: Axis::linear("requests finished", ""),
         series: vec![
             stairs("counter", done.0.clone()),
-            stairs("scraped", scraped(&done, phase)),
+            stairs("scraped", dashboard(|s| s.finished.unwrap_or(0.0))),
         ],
         guides: Vec::new(),
     };
@@ -100,6 +109,32 @@ pub fn scrapes(e: &Explained) -> Section {
     }
 }
 
+/// Where on the scrape clock the test begins in the plots, as a share of the interval: any moment is as good.
+const PLOTTED_PHASE: f64 = 0.37;
+
+/// The readings of a dashboard with an idle stretch on both sides of the run, which it joins with the rest.
+fn around(run: &RunRecord, scraper: &Scraper, interval: f64) -> Vec<Scrape> {
+    let phase = PLOTTED_PHASE * interval;
+    let before = Scrape {
+        at_s: phase - interval,
+        finished: Some(0.0),
+        ..Scrape::default()
+    };
+    let last = run.end.as_secs_f64() + 2.0 * interval;
+    let readings = (0u32..)
+        .map(|k| phase + f64::from(k) * interval)
+        .take_while(|at| *at <= last);
+    let during = readings.map(|at| Scrape {
+        at_s: at,
+        ..scraper.read(instant(at))
+    });
+    std::iter::once(before).chain(during).collect()
+}
+
+fn instant(second: f64) -> SimTime {
+    SimTime::try_from_secs_f64(second).unwrap_or_default()
+}
+
 fn dots(name: &str, points: Vec<(f64, f64)>) -> Series {
     Series {
         name: name.into(),
@@ -111,22 +146,14 @@ fn dots(name: &str, points: Vec<(f64, f64)>) -> Series {
 /// What a million output tokens cost, and what that leaves out.
 pub fn price(e: &Explained) -> Section {
     let mut blocks = Vec::new();
-    let instance = e
-        .file
-        .instance
-        .as_ref()
-        .and_then(|name| catalog::instance(name, &e.base).ok());
-    let usd_h = instance
-        .as_ref()
-        .and_then(|i| i.on_demand_usd_h.as_ref())
-        .map(|f| f.value);
     let rate = printed(&e.test.figures, "results_mean_output_throughput_token_per_s");
-    if let (Some(usd_h), Some(rate), Some(instance)) = (usd_h, rate, &instance) {
+    if let (Some(price), Some(rate)) = (&e.price, rate) {
+        let usd_h = price.usd_h();
         let per_million = |tokens_per_s: f64| usd_h / 3600.0 / tokens_per_s * 1e6;
         let mut table = Table::new(
             format!(
                 "USD a million output tokens on {} at {} USD an hour",
-                instance.name,
+                price.instance,
                 n(usd_h)
             ),
             vec![
@@ -172,6 +199,7 @@ pub fn price(e: &Explained) -> Section {
             n(input_over_output(e)),
             slo_text(&e.test.plan)
         )));
+        blocks.extend(share(price).map(text));
         blocks.push(Block::Table(table));
     } else {
         blocks.push(text(
@@ -182,6 +210,20 @@ pub fn price(e: &Explained) -> Section {
         heading: "What a million tokens cost, and what that leaves out".into(),
         blocks,
     }
+}
+
+/// What part of its machine a test uses, where that is not just one whole machine.
+fn share(price: &Price) -> Option<String> {
+    (price.used != price.accelerators).then(|| {
+        format!(
+            "The test uses {}, and a {} holds {}: it is priced at that share of the {} USD an hour that the whole machine \
+             costs. Machines are rented whole, so the figures hold where all of their accelerators are at work.",
+            counted(u64::from(price.used), "accelerator"),
+            price.instance,
+            price.accelerators,
+            n(price.instance_usd_h)
+        )
+    })
 }
 
 /// Output tokens a second while all clients are at work.
@@ -307,7 +349,11 @@ fn sweep_plot(
             }),
         }
     }
-    let axis = spec.axes.keys().next().map_or("", |path| last_key(path));
+    let axis = spec
+        .axes
+        .keys()
+        .next()
+        .map_or("", |path| in_words(last_key(path)));
     Plot {
         title: format!("{}: {what}", spec.title),
         x: Axis::linear(axis, ""),
@@ -319,6 +365,18 @@ fn sweep_plot(
 
 fn last_key(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)
+}
+
+/// A knob as the label of an axis.
+fn in_words(key: &str) -> &str {
+    match key {
+        "tp" => "tensor-parallel degree (TP)",
+        "pp" => "pipeline-parallel degree (PP)",
+        "ep" => "expert-parallel degree (EP)",
+        "max_num_seqs" => "seats (max_num_seqs)",
+        "concurrency" => "clients (concurrency)",
+        other => other,
+    }
 }
 
 /// The capacity at the scenario's objective, under open arrivals.

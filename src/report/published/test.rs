@@ -2,7 +2,7 @@
 
 use super::curves::Curve;
 use super::{figures_plot, figures_table, n, printed, stairs, text};
-use crate::explore::published::{Explained, Repeated};
+use crate::explore::published::{Explained, Played, Repeated};
 use crate::metric::Window;
 use crate::record::RunRecord;
 use crate::report::html::{Block, Section};
@@ -281,11 +281,10 @@ pub fn hypotheses(e: &Explained) -> Section {
     );
     for (row, figure) in e.test.figures.iter().enumerate() {
         let mut cells: Vec<Cell> = vec![figure.name.as_str().into(), figure.printed.into()];
-        cells.extend(
-            e.hypotheses
-                .iter()
-                .map(|h| Cell::from(h.outcome.figures[row].median)),
-        );
+        cells.extend(e.hypotheses.iter().map(|h| match h.outcome.figures().get(row) {
+            Some(figure) => Cell::from(figure.median),
+            None => "livelock".into(),
+        }));
         table.push(cells);
     }
     columns.remove(1);
@@ -310,36 +309,24 @@ pub fn hypotheses(e: &Explained) -> Section {
         } else {
             set.join(", ")
         };
-        let figures = &h.outcome.figures;
-        let inside = figures.iter().filter(|f| f.is_inside()).count();
-        let farthest = figures
-            .iter()
-            .max_by(|a, b| a.relative_error().abs().total_cmp(&b.relative_error().abs()));
-        let farthest = farthest.map_or(String::new(), |f| {
-            format!(
-                "; farthest off is {} ({:+.0} %)",
-                f.name,
-                100.0 * f.relative_error()
-            )
-        });
         blocks.push(text(format!(
-            "If {}: {} ({differs}.) {inside} of {} printed figures lie in its band{farthest}.",
+            "If {}: {} ({differs}.) {}",
             h.spec.name,
             h.spec.says,
-            figures.len()
+            came_of(&h.outcome, e.file.seeds)
         )));
     }
     blocks.extend([Block::Table(table), Block::Table(gauges)]);
     for h in &e.hypotheses {
-        let seats = h.outcome.plan.world(HostTimes::default()).engine.max_num_seqs;
+        let seats = h.outcome.plan().world(HostTimes::default()).engine.max_num_seqs;
         let title = format!("Gauges if {}", h.spec.name);
         blocks.push(Block::Plot(gauges_plot(
             &title,
-            &h.outcome.run.record,
+            &h.outcome.run().record,
             seats,
             true,
         )));
-        let diagnosis = h.outcome.run.summary.diagnosis.as_ref();
+        let diagnosis = h.outcome.run().summary.diagnosis.as_ref();
         blocks.extend(diagnosis.map(|d| text(format!("Verdict of the diagnosis: {}", d.sentence()))));
     }
     Section {
@@ -348,7 +335,36 @@ pub fn hypotheses(e: &Explained) -> Section {
     }
 }
 
-type Reading = fn(&Repeated) -> Cell;
+/// What came of an explanation, in a sentence.
+fn came_of(outcome: &Played, seeds: u32) -> String {
+    let figures = match outcome {
+        Played::Livelocked(l) => {
+            return format!(
+                "The engine comes to a livelock at {} of {seeds} seeds, the first of them {}: the test would not have ended, \
+                 so it is not what was measured.",
+                l.livelocked, l.seed
+            );
+        }
+        Played::Through(repeated) => &repeated.figures,
+    };
+    let inside = figures.iter().filter(|f| f.is_inside()).count();
+    let farthest = figures
+        .iter()
+        .max_by(|a, b| a.relative_error().abs().total_cmp(&b.relative_error().abs()));
+    let farthest = farthest.map_or(String::new(), |f| {
+        format!(
+            "; farthest off is {} ({:+.0} %)",
+            f.name,
+            100.0 * f.relative_error()
+        )
+    });
+    format!(
+        "{inside} of {} printed figures lie in its band{farthest}.",
+        figures.len()
+    )
+}
+
+type Reading = fn(&Played) -> Cell;
 
 const GAUGES: [(&str, Reading); 4] = [
     ("running, mean while all clients are at work", |o| {
@@ -363,12 +379,14 @@ const GAUGES: [(&str, Reading); 4] = [
         })
     }),
     ("seats (max_num_seqs)", |o| {
-        Cell::Count(u64::from(o.plan.world(HostTimes::default()).engine.max_num_seqs))
+        Cell::Count(u64::from(
+            o.plan().world(HostTimes::default()).engine.max_num_seqs,
+        ))
     }),
 ];
 
-fn loaded(outcome: &Repeated, of: impl Fn(&RunRecord, f64, f64) -> f64) -> Cell {
-    let run = &outcome.run.record;
+fn loaded(outcome: &Played, of: impl Fn(&RunRecord, f64, f64) -> f64) -> Cell {
+    let run = &outcome.run().record;
     let (from, to) = Curve::in_flight(run).span_of_largest();
     of(run, from, to).into()
 }

@@ -5,6 +5,7 @@
 
 mod memory;
 mod shapes;
+mod unread;
 
 use super::check::Blame;
 use super::provenance::{Provenance, Source};
@@ -43,6 +44,17 @@ const PLUGINS: [Plugin; 2] = [
         base: "0.22.1",
     },
 ];
+
+/// What of the rest of the system decides which knobs are read.
+#[derive(Debug, Clone, Copy)]
+pub struct Around<'a> {
+    /// The device, if one is named.
+    pub accelerator: Option<&'a Accelerator>,
+    /// A model is named.
+    pub has_model: bool,
+    /// Step times are stated in the scenario: what programs are compiled has no effect.
+    pub states_step_time: bool,
+}
 
 /// An engine of kind neuron, resolved, but for blocks that are derived from memory.
 #[derive(Debug)]
@@ -97,7 +109,7 @@ pub fn resolve_kind(
 /// [`InputError`] for a knob outside its range, forced otherwise by the plugin, or unknown to it.
 pub fn resolve(
     e: &mut Engine,
-    accelerator: Option<&Accelerator>,
+    around: Around<'_>,
     provenance: &mut Provenance,
     origin: &str,
 ) -> Result<NeuronEngine, InputError> {
@@ -105,7 +117,8 @@ pub fn resolve(
     let native = plugin.scheduler_cls == SchedulerClass::NeuronSegmented;
     {
         let blame = Blame { origin, provenance };
-        check_unread(e, native, &blame)?;
+        unread::check(e, native, &blame)?;
+        unread::check_beside(e, native, around, &blame)?;
         check_ranges(e, &blame)?;
     }
     let longest = sequence_length(e, provenance, origin)?;
@@ -119,9 +132,14 @@ pub fn resolve(
     if !own {
         check_forced(e, native, longest, &Blame { origin, provenance })?;
     }
-    let lnc = logical_core(e, accelerator, provenance, origin)?;
+    if native {
+        check_budget(e, seqs, &Blame { origin, provenance })?;
+    }
+    let lnc = logical_core(e, around.accelerator, provenance, origin)?;
     let shapes = shapes::compiled(e, native, (longest, seqs), provenance, origin)?;
     let blocks = block_count(e, native, (longest, seqs), provenance, origin)?;
+    // What nobody reads is not shown as if it had been chosen.
+    unread::blank(e, native, around);
     let behaviour = Behaviour::of(plugin.base).map_err(|error| InputError::new(origin, error.to_string()))?;
     let config = VllmConfig {
         scheduler_cls: if own {
@@ -164,56 +182,6 @@ fn plugin(e: &mut Engine, provenance: &mut Provenance, origin: &str) -> Result<&
             )
             .nearest_of(&version, known)
     })
-}
-
-/// Knobs that the plugin does not read.
-fn check_unread(e: &Engine, native: bool, blame: &Blame<'_>) -> Result<(), InputError> {
-    let path = |key: &str| format!("system.engine.{key}");
-    macro_rules! absent {
-        ($why:expr, $($key:ident),+) => { $(blame.absent(&path(stringify!($key)), e.$key.as_ref(), $why)?;)+ };
-    }
-    absent!(
-        "CUDA graphs are those of GPUs: leave it out",
-        enforce_eager,
-        cudagraph_mode,
-        cudagraph_capture_sizes
-    );
-    absent!(
-        "it is not modelled under the Neuron plugins: leave it out",
-        max_num_active_seqs,
-        max_num_scheduled_tokens,
-        long_prefill_token_threshold,
-        watermark,
-        scheduler_reserve_full_isl,
-        num_speculative_tokens,
-        num_lookahead_tokens
-    );
-    if native {
-        absent!(
-            "it belongs to plugin 0.2.0: leave it out (the native plugin has num_seqs_buckets and \
-             decode_context_length_buckets)",
-            enable_bucketing,
-            context_encoding_buckets,
-            token_generation_buckets,
-            token_generation_batches,
-            async_mode,
-            disable_neuron_custom_scheduler
-        );
-    } else {
-        absent!(
-            "it belongs to the native plugin: leave it out (plugin 0.2.0 has token_generation_batches and \
-             token_generation_buckets)",
-            num_seqs_buckets,
-            decode_context_length_buckets
-        );
-        absent!(
-            "plugin 0.2.0 gives every seat a whole sequence of KV cache: give pa_num_blocks instead",
-            gpu_memory_utilization,
-            kv_cache_memory_bytes,
-            runtime_reserve
-        );
-    }
-    Ok(())
 }
 
 fn check_ranges(e: &Engine, blame: &Blame<'_>) -> Result<(), InputError> {
@@ -352,19 +320,12 @@ fn check_own_scheduler(e: &Engine, longest: u32, seqs: u32, blame: &Blame<'_>) -
             "with disable_neuron_custom_scheduler the plugin takes no default: give it (seq_len: one block a sequence)",
         ));
     }
-    let budget = e.max_num_batched_tokens.unwrap_or(longest);
     let least = if e.enable_chunked_prefill == Some(true) {
         seqs
     } else {
         seqs.max(longest)
     };
-    if budget < least {
-        return Err(blame.error(
-            "system.engine.max_num_batched_tokens",
-            format!("{budget} is below {least}, which vLLM refuses"),
-            "it must hold a token of every seat and, without chunked prefill, a longest prompt",
-        ));
-    }
+    check_budget(e, least, blame)?;
     blame.absent(
         "system.engine.async_mode",
         e.async_mode.as_ref().filter(|&&on| on),
@@ -375,6 +336,18 @@ fn check_own_scheduler(e: &Engine, longest: u32, seqs: u32, blame: &Blame<'_>) -
         e.async_scheduling.as_ref().filter(|&&on| on),
         "the plugin does not support it (rule N18): leave it out",
     )
+}
+
+/// The token budget holds what a step must be able to, where the plugin leaves it to the user (rule S81).
+fn check_budget(e: &Engine, least: u32, blame: &Blame<'_>) -> Result<(), InputError> {
+    match e.max_num_batched_tokens {
+        Some(budget) if budget < least => Err(blame.error(
+            "system.engine.max_num_batched_tokens",
+            format!("{budget} is below {least}, which vLLM refuses"),
+            "it must hold a token of every seat and, without chunked prefill, a longest prompt",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// What the plugin sets, whatever is asked for (rules N15, N18).

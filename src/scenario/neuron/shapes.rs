@@ -20,6 +20,7 @@ pub(super) fn compiled(
 ) -> Result<StaticShapes, InputError> {
     let on = e.enable_bucketing.unwrap_or(true);
     let caches = e.enable_prefix_caching == Some(true);
+    let chunked = e.enable_chunked_prefill == Some(true);
     let of = |smallest: u32, largest: u32| {
         if on {
             buckets(smallest, largest)
@@ -32,7 +33,9 @@ pub(super) fn compiled(
     } else {
         longest
     };
-    let (smallest, block) = if caches && !native {
+    // NxDI lays the cache out in blocks for prompts that begin in it or are cut (rule N21).
+    let in_blocks = !native && (caches || chunked);
+    let (smallest, block) = if in_blocks {
         (SMALLEST_PREFIX_BUCKET, SMALLEST_BLOCK_BUCKET)
     } else {
         (SMALLEST_BUCKET, SMALLEST_BUCKET)
@@ -81,13 +84,17 @@ pub(super) fn compiled(
             )?,
         )
     };
+    let prefix_buckets = if caches || in_blocks {
+        of(SMALLEST_PREFIX_BUCKET, longest)
+    } else if chunked && context_end < longest {
+        // A later segment reads the whole context (rule N41).
+        vec![longest]
+    } else {
+        Vec::new()
+    };
     Ok(StaticShapes {
         context_buckets,
-        prefix_buckets: if caches {
-            of(SMALLEST_PREFIX_BUCKET, longest)
-        } else {
-            Vec::new()
-        },
+        prefix_buckets,
         strict: !native,
         token_buckets,
         decode_batches,

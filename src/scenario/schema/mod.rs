@@ -137,8 +137,11 @@ pub struct Measure {
     pub warmup: Option<Span>,
     /// Length of the counted period; left out, everything after the warm-up counts.
     pub window: Option<Span>,
-    /// The run is cut off here; what is not finished by then stays unfinished.
+    /// The run is cut off here; what is not finished by then stays unfinished, and what is not sent stays unsent.
     pub deadline: Option<Span>,
+    /// How often a dashboard reads the server's gauges: `simulate` writes what it would have seen to `scrapes.csv`. From
+    /// 1ms; left out, nothing is read.
+    pub scrape_interval: Option<Span>,
     /// Master seed of every random stream.
     pub seed: Option<u64>,
     /// Runs with different draws.

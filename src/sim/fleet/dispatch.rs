@@ -11,7 +11,7 @@ use crate::cluster::gateway::{
 };
 use crate::cluster::router::{Asked, Candidate};
 use crate::engine::Leg;
-use crate::record::{Recorder, TokenLog};
+use crate::record::{Recorder, Status, TokenLog};
 use crate::sim::kernel::Class;
 use crate::units::{SimDuration, SimTime};
 use crate::workload::trace::TraceRequest;
@@ -75,7 +75,8 @@ impl<R: Recorder> Fleet<'_, R> {
     pub(super) fn arrive(&mut self, job: JobNumber) {
         self.hear();
         let now = self.now();
-        self.jobs.get(job).record.sent = now;
+        let record = &mut self.jobs.get(job).record;
+        (record.sent, record.status) = (now, Status::Unfinished);
         let timeouts = self.config.gateway.timeouts;
         for (after, wait) in [(timeouts.ttft, Wait::FirstToken), (timeouts.e2e, Wait::End)] {
             if let Some(after) = after {
@@ -292,7 +293,7 @@ impl<R: Recorder> Fleet<'_, R> {
         let size = (asked.input_tokens, asked.max_output_tokens);
         let place = self.attempts.start(id, asked, now, is_measured, attempt);
         let live = self.attempts.live(place);
-        live.record.scheduled = scheduled;
+        (live.record.scheduled, live.record.status) = (scheduled, Status::Unfinished);
         if let Some((record, kept)) = carried {
             live.record = record;
             live.kept = kept;

@@ -209,6 +209,7 @@ impl<R: Recorder> Fleet<'_, R> {
         j.record = RequestRecord {
             scheduled: j.record.scheduled,
             sent: j.record.sent,
+            status: Status::Unfinished,
             ..crate::sim::live::offered(&j.asked)
         };
     }
@@ -308,7 +309,9 @@ impl<R: Recorder> Fleet<'_, R> {
             (j.record, j.kept) = (record, kept);
         }
         let j = self.jobs.get(job);
-        j.record.status = Status::Unfinished;
+        if j.state != JobState::Due {
+            j.record.status = Status::Unfinished;
+        }
         j.state = JobState::Ended;
     }
 }

@@ -145,7 +145,8 @@ pub fn run(
         recorder.set_totals(replica, totals);
     }
     let mut run = recorder.into_run(told.end);
-    config.front_end.shift_tokens(&mut run);
+    let until = config.deadline.filter(|_| config.load.is_closed());
+    config.front_end.shift_tokens(&mut run, until);
     Ok((run, told.cluster))
 }
 
@@ -270,6 +271,9 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             }
             self.settle(source)?;
         }
+        if self.kernel.is_empty() && self.jobs.open > 0 {
+            self.strand();
+        }
         Ok(())
     }
 
@@ -379,11 +383,16 @@ impl<'a, R: Recorder> Fleet<'a, R> {
         let only_control = self.kernel.len() == self.control.scheduled as usize;
         let stranded = only_control && at.since(self.last_progress) > self.config.patience;
         if stranded {
-            self.record.stranded = self.jobs.open;
-            let open = self.jobs.open;
-            self.tell("stranded", None, format!("{open} requests wait for groups that never come"));
+            self.strand();
         }
         stranded
+    }
+
+    /// Requests are left that nobody will ever serve.
+    fn strand(&mut self) {
+        let open = self.jobs.open;
+        self.record.stranded = open;
+        self.tell("stranded", None, format!("{open} requests wait for groups that never come"));
     }
 
     /// Tells the recorder of what is left.
@@ -395,7 +404,11 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             }
         }
         self.jobs.tell_all(&mut self.recorder);
-        while let Some((id, request)) = source() {
+        while let Some((id, mut request)) = source() {
+            // A row that no client has come to is due at the end of the run at the earliest.
+            if !self.config.load.has_due_times() {
+                request.arrival = end;
+            }
             let job = crate::sim::live::offered(&request);
             self.recorder.ended(id, job, R::Request::default());
             self.jobs.told.push((id, Default::default()));

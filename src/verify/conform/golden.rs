@@ -14,6 +14,7 @@ use crate::steptime::BatchShape;
 use crate::units::SimTime;
 use crate::workload::lengths::MAX_TOKENS;
 use crate::workload::trace::{Prefix, TraceRequest};
+use crate::yaml;
 
 #[derive(Debug, Deserialize)]
 struct Config {
@@ -114,8 +115,7 @@ pub(super) fn replay(folder: &Path) -> Result<CaseReport, InputError> {
 fn read_config(path: &Path) -> Result<Config, InputError> {
     let text = read_text(path)?;
     let mut json = serde_json::Deserializer::from_str(&text);
-    let config = serde_path_to_error::deserialize(&mut json)
-        .map_err(|e| InputError::in_file(path, e.inner().to_string()).at_field(e.path()))?;
+    let config = serde_path_to_error::deserialize(&mut json).map_err(|e| yaml::json_error(&e, path))?;
     json.end().map_err(|e| InputError::in_file(path, e.to_string()))?;
     Ok(config)
 }
@@ -189,16 +189,25 @@ fn read_trace(path: &Path) -> Result<Vec<TraceRequest>, InputError> {
     Ok(requests)
 }
 
+/// The recorded steps, numbered from 0 without a gap.
 fn read_steps(path: &Path) -> Result<Vec<Step>, InputError> {
     let text = read_text(path)?;
-    text.lines()
-        .enumerate()
-        .filter(|(_, line)| !line.trim().is_empty())
-        .map(|(index, line)| {
-            serde_json::from_str(line)
-                .map_err(|e| InputError::in_file(path, e.to_string()).at(format!("line {}", index + 1)))
-        })
-        .collect()
+    let mut steps: Vec<Step> = Vec::new();
+    let lines = text.lines().enumerate();
+    for (index, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
+        let place = format!("line {}", index + 1);
+        let step: Step = serde_json::from_str(line).map_err(|e| yaml::json_words(&e, path).at(&place))?;
+        if step.step != steps.len() as u64 {
+            return Err(InputError::in_file(
+                path,
+                format!("step {} where step {} is due", step.step, steps.len()),
+            )
+            .at(place)
+            .allowed("steps are numbered from 0 without a gap: lines may be lost"));
+        }
+        steps.push(step);
+    }
+    Ok(steps)
 }
 
 /// A scheduled batch on its way through the device.

@@ -163,3 +163,33 @@ fn a_fit_that_was_changed_is_refused_and_one_without_a_checksum_is_read() {
     std::fs::write(&path, body.replace("draws:\n", "draws:\n- [1, 2]\n")).unwrap();
     check().refused(&["fit.yaml", "draws[0]", "2 numbers"]);
 }
+
+/// Two tables of one program, and options that say nothing.
+#[test]
+fn tables_of_programs_that_contradict_each_other_and_idle_options_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = |name: &str, seconds: &str| {
+        let path = dir.path().join(name);
+        let head = "accelerator,model,tp,max_num_seqs,max_model_len,kind,bucket,seconds";
+        let row = format!("trn2,qwen3-8b,1,4,1024,token_generation,1024,{seconds}");
+        std::fs::write(&path, format!("{head}\n{row}\n")).unwrap();
+        path
+    };
+    let (a, b, out) = (
+        table("a.csv", "0.036"),
+        table("b.csv", "3.6"),
+        dir.path().join("fit.yaml"),
+    );
+    run_line("calibrate programs {} {} -o {}", &[&a, &b, &out]).refused(&[
+        "b.csv, line 2",
+        "a.csv, line 2",
+        "factor of 1.5",
+    ]);
+    run_line("calibrate programs {} -o {} --widen 3", &[&a, &out]).refused(&["--widen", "--priors"]);
+    let prior = repository("calibration/fits/trn1-neuron.yaml");
+    for factor in ["0.5", "wide", "nan", "-1"] {
+        let line = format!("calibrate programs {{}} -o {{}} --priors {{}} --widen {factor}");
+        run_line(&line, &[&a, &out, &prior]).refused(&["--widen", factor, "a number from 1 to 100"]);
+    }
+    assert!(!out.exists());
+}

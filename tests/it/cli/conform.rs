@@ -296,3 +296,81 @@ fn absurd_numbers_in_a_capture_are_refused_with_their_place() {
         run_line("conform {}", &[dir.path()]).refused(&["manifest.json", knob, &value.to_string()]);
     }
 }
+
+/// Replays a log of the Neuron plugin with something changed, one call a line.
+fn with_changed_neuron_log(name: &str, change: impl FnOnce(&mut serde_json::Value)) -> Ended {
+    let dir = tempfile::tempdir().unwrap();
+    let text = gunzip(&repository("tests/data/scheduler-neuron").join(format!("{name}.json.gz")));
+    let mut log: serde_json::Value = serde_json::from_str(&text).unwrap();
+    change(&mut log);
+    let path = dir.path().join(format!("{name}.json"));
+    std::fs::write(&path, log.to_string().replace("{\"call\":", "\n{\"call\":")).unwrap();
+    run_line("conform {}", &[&path])
+}
+
+#[test]
+fn a_call_log_that_lost_calls_is_refused_with_its_line() {
+    with_changed_neuron_log("01_t18", |_| ()).with_code(0);
+    let calls = |log: &mut serde_json::Value, change: fn(&mut Vec<serde_json::Value>)| {
+        change(log["calls"].as_array_mut().unwrap());
+    };
+    with_changed_neuron_log("01_t18", |log| calls(log, |c| drop(c.remove(4)))).refused(&[
+        "01_t18.json",
+        "line 6, calls[4]",
+        "call 6 where call 5 is due",
+    ]);
+    with_changed_neuron_log("01_t18", |log| calls(log, |c| c.swap(2, 3))).refused(&["line 4, calls[2]"]);
+    with_changed_neuron_log("01_t18", |log| calls(log, |c| c.truncate(10))).refused(&[
+        "line 11, calls[9]",
+        "call 10 is the last, and request",
+        "cut short",
+    ]);
+    with_changed_neuron_log("01_t18", |log| {
+        calls(log, |c| {
+            c.last_mut().unwrap()["processed"] = serde_json::Value::Null
+        });
+    })
+    .refused(&["line 21, calls[19]", "no result"]);
+    // A livelock has no other end than that the recorder stops.
+    with_changed_neuron_log("12_t26", |_| ()).with_code(0);
+}
+
+#[test]
+fn a_call_log_that_contradicts_itself_is_refused() {
+    with_changed_neuron_log("12_t26", |log| log["livelock"] = false.into())
+        .refused(&["12_t26.json, livelock:", "livelock_from is 3"]);
+    with_changed_neuron_log("01_t18", |log| log["livelock"] = true.into())
+        .refused(&["01_t18.json, livelock:", "livelock_from is 0"]);
+    with_changed_neuron_log("12_t26", |log| log["livelock_from"] = 99.into())
+        .refused(&["livelock_from", "the last call is 22"]);
+    for plugin in ["vllm-neuron 0.3.0", "vllm-ascend 0.2.0", ""] {
+        with_changed_neuron_log("01_t18", |log| log["plugin"] = plugin.into()).refused(&[
+            "plugin",
+            plugin,
+            "known: vllm-neuron 0.2.0",
+        ]);
+    }
+    with_changed_neuron_log("01_t18", |log| log["plugin"] = serde_json::Value::Null)
+        .refused(&["plugin", "ContinuousBatchingNeuronScheduler"]);
+    with_changed_neuron_log("01_t18", |log| log["requests"][0]["prompt_len"] = "many".into()).refused(&[
+        "requests[0].prompt_len",
+        "line 1",
+        "a whole number from 0",
+    ]);
+}
+
+#[test]
+fn a_golden_case_whose_steps_skip_a_number_is_refused_with_its_line() {
+    with_changed_golden(|folder| {
+        let path = folder.join("steps.jsonl");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let kept: Vec<&str> = text
+            .lines()
+            .enumerate()
+            .filter(|(i, _)| *i != 3)
+            .map(|l| l.1)
+            .collect();
+        std::fs::write(&path, kept.join("\n")).unwrap();
+    })
+    .refused(&["steps.jsonl, line 4", "step 4 where step 3 is due"]);
+}

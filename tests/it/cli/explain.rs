@@ -116,12 +116,43 @@ fn studies_that_cannot_be_played_are_refused_with_their_reason() {
         ),
         (good.replace("seeds: 200", "seads: 200"), vec!["seads", "seeds"]),
         (
-            good.replace("scrape_interval: 10s", "scrape_interval: 0s"),
-            vec!["scrape_interval", "above 0"],
+            good.replace("scrape_interval: 10s", "scrape_interval: 1ns"),
+            vec!["scrape_interval", "found 1ns", "from 1ms"],
         ),
         (
             good.replace("ttft_s_mean: 0.2538", "ttft_s_mean: -1"),
             vec!["results_ttft_s_mean", "above 0"],
+        ),
+        (
+            good.replace("printed_again:\n  results_mean", "printed_again:\n  results_maen"),
+            vec![
+                "printed_again.results_maen_output",
+                "did you mean 'results_mean_output",
+            ],
+        ),
+        (
+            good.replace("axes: {system.parallel.tp: [1, 2]}", "axes: {}"),
+            vec!["sweeps.1.axes", "empty"],
+        ),
+        (
+            head(ttft, "capacity: {axes: {}, rate: [1, 2], num_requests: 10}"),
+            vec!["capacity.axes", "empty"],
+        ),
+        (
+            head(ttft, "hypotheses: [{name: n, says: s}, {name: n, says: t}]"),
+            vec!["hypotheses.1.name", "'n'"],
+        ),
+        (
+            head(ttft, "instance: trn1.2xlage"),
+            vec![
+                "study.yaml, instance",
+                "trn1.2xlage",
+                "did you mean 'trn1.2xlarge'",
+            ],
+        ),
+        (
+            head(ttft, "instance: p5.48xlarge"),
+            vec!["study.yaml, instance", "holds h100-sxm", "runs on trn1"],
         ),
         (head("{}", ""), vec!["printed", "empty"]),
         (
@@ -157,4 +188,87 @@ fn studies_that_cannot_be_played_are_refused_with_their_reason() {
         &[&dir.path().join("study.yaml"), &dir.path().join("out")],
     )
     .refused(&["load.client", "llmperf"]);
+}
+
+#[test]
+fn a_scenario_is_no_study_and_a_study_no_scenario() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let scenario = repository("scenarios/trn1-tinyllama-llmperf.yaml");
+    run_line("explain {} -o {}", &[&scenario, &out])
+        .refused(&["is a scenario, not a study", "kneeboard simulate"]);
+    for command in ["simulate {} -o {}", "sweep {} -o {}"] {
+        run_line(command, &[&repository(STUDY), &out])
+            .refused(&["is a study, not a scenario", "kneeboard explain"]);
+    }
+}
+
+/// A small study of the published test, with more in it.
+fn small(dir: &std::path::Path, more: &str) -> std::path::PathBuf {
+    let scenario = repository("scenarios/trn1-tinyllama-llmperf.yaml");
+    let path = dir.join("study.yaml");
+    let text = format!(
+        "kneeboard_study: 1\ntitle: t\nsource: s\nscenario: {}\nseeds: 2\nscrape_interval: 1s\n\
+         printed: {{results_ttft_s_mean: 0.25, results_mean_output_throughput_token_per_s: 335.4}}\n{more}",
+        scenario.display()
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn a_hypothesis_that_livelocks_is_a_finding_and_the_others_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let study = small(
+        dir.path(),
+        "hypotheses:\n\
+         - {name: as it was, says: s.}\n\
+         - {name: too few blocks, says: s., set: {system.engine.pa_num_blocks: 2}}\n\
+         - {name: slower clients, says: s., set: {load.think: 30ms}}\n",
+    );
+    let ended = run_line("explain {} -o {}", &[&study, &out]).with_code(0);
+    assert!(
+        ended
+            .stdout
+            .contains("'too few blocks': a livelock at 2 of 2 seeds"),
+        "{}",
+        ended.stdout
+    );
+    let figures = json_file(&out.join("figures.json"));
+    let count = |i: usize| figures["hypotheses"][i][1].as_array().unwrap().len();
+    assert_eq!([count(0), count(1), count(2)], [2, 0, 2]);
+    assert_eq!(figures["livelocked"], serde_json::json!([["too few blocks", 2]]));
+    let html = std::fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(html.contains("The engine comes to a livelock at 2 of 2 seeds, the first of them 0"));
+    // Where it is the test itself, that is said, and llmperf is not blamed.
+    let text = std::fs::read_to_string(&study).unwrap();
+    let scenario = repository("scenarios/trn1-tinyllama-llmperf.yaml");
+    let few = std::fs::read_to_string(&scenario)
+        .unwrap()
+        .replace("pa_num_blocks: 4", "pa_num_blocks: 2");
+    std::fs::write(dir.path().join("few.yaml"), few).unwrap();
+    let text = text.replace(&scenario.display().to_string(), "few.yaml");
+    std::fs::write(&study, text).unwrap();
+    let ended = run_line("explain {} -o {} --overwrite", &[&study, &out]);
+    ended.refused(&["few.yaml", "comes to a livelock at 2 of 2 seeds"]);
+    assert!(!ended.stderr.contains("llmperf"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_part_of_an_instance_is_priced_as_that_part() {
+    let dir = tempfile::tempdir().unwrap();
+    let usd = |instance: &str| {
+        let out = dir.path().join(instance);
+        let study = small(dir.path(), &format!("instance: {instance}\n"));
+        run_line("explain {} -o {}", &[&study, &out]).with_code(0);
+        std::fs::read_to_string(out.join("report.html")).unwrap()
+    };
+    let whole = usd("trn1.2xlarge");
+    assert!(whole.contains("on trn1.2xlarge at 1.344 USD an hour") || whole.contains("at 1.34 USD an hour"));
+    assert!(!whole.contains("priced at that share"));
+    // 16 chips at 21.5 USD an hour: the test uses one of them.
+    let part = usd("trn1.32xlarge");
+    assert!(part.contains("on trn1.32xlarge at 1.34 USD an hour"));
+    assert!(part.contains("The test uses 1 accelerator, and a trn1.32xlarge holds 16"));
 }

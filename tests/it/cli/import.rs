@@ -81,3 +81,30 @@ fn gauges_beside_the_clients_file_decide() {
     run_line("import {} -o {} --gauges {}", &[&file, &out, &gauge_file])
         .refused(&["no clock", "--gauges-start"]);
 }
+
+#[test]
+fn gauges_that_no_server_shows_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, gauge_file) = (dir.path().join("run.csv"), dir.path().join("gauges.csv"));
+    std::fs::write(&file, table()).unwrap();
+    let out = dir.path().join("out");
+    let attempt = |text: &str, rest: &str| {
+        std::fs::write(&gauge_file, text).unwrap();
+        let line = format!("import {{}} -o {{}} --gauges {{}} {rest}");
+        run_line(&line, &[&file, &out, &gauge_file])
+    };
+    let start = "--gauges-start 1005";
+    for (text, column) in [
+        ("t,running,waiting\n1000,-4,0\n", "column running"),
+        ("t,running,waiting\n1000,4,0.5\n", "column waiting"),
+        ("t,running,waiting,kv_usage\n1000,4,0,250\n", "column kv_usage"),
+    ] {
+        attempt(text, start).refused(&["gauges.csv", "line 2", column, "allowed"]);
+    }
+    let seats = format!("{start} --set max_num_seqs=3");
+    attempt(&gauges(), &seats).refused(&["gauges.csv", "line 9", "column running", "found 4", "up to 3"]);
+    for wrong in ["nan", "inf"] {
+        attempt(&gauges(), &format!("--gauges-start {wrong}"))
+            .refused(&["--gauges-start", "number of seconds"]);
+    }
+}

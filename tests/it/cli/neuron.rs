@@ -118,15 +118,6 @@ fn knobs_that_a_plugin_forces_or_does_not_read_are_refused_with_their_reason() {
             "system.engine.num_seqs_buckets=[1,4]",
             ["native plugin", "leave it out"],
         ),
-        (
-            "system.engine.token_generation_buckets=[128,512]",
-            ["rising", "1024"],
-        ),
-        (
-            "system.engine.context_encoding_buckets=[512,128,1024]",
-            ["rising", "1024"],
-        ),
-        ("system.engine.token_generation_batches=[]", ["rising", "4"]),
         ("system.engine.version=0.3.0", ["0.2.0", "0.24.0.1.1.0"]),
         ("system.engine.num_gpu_blocks=1", ["null block", "from 2"]),
         ("system.engine.lnc=2", ["system.accelerator", "no effect"]),
@@ -225,4 +216,172 @@ fn a_run_by_hand() {
     for (gap, by_hand) in gaps.iter().zip([8.0, 48.0, 8.0, 8.0]) {
         close(*gap, by_hand);
     }
+}
+
+/// The scenario with a fit in place of stated step times, and what else is set.
+fn fitted(path: &Path, more: &[&str]) -> Ended {
+    let sets = ["system.step_time=null", "system.fit=trn1-neuron"];
+    let sets = sets.iter().chain(more).flat_map(|set| ["--set", set]);
+    run(["show", path.to_str().unwrap()].into_iter().chain(sets))
+}
+
+#[test]
+fn lists_of_buckets_rise_to_the_longest() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = scenario(dir.path());
+    for (set, last) in [
+        ("system.engine.token_generation_buckets=[128,512]", "1024"),
+        ("system.engine.context_encoding_buckets=[512,128,1024]", "1024"),
+        ("system.engine.token_generation_batches=[]", "4"),
+    ] {
+        fitted(&path, &[set]).refused(&["rising", last]);
+    }
+}
+
+/// Stated step times know no programs: what is compiled is refused, and not shown as if it had been chosen.
+#[test]
+fn knobs_of_programs_are_refused_beside_stated_step_times() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = scenario(dir.path());
+    let show = |sets: &[&str]| {
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        run(["show", path.to_str().unwrap()].into_iter().chain(sets))
+    };
+    for (knob, value) in [
+        ("enable_bucketing", "false"),
+        ("context_encoding_buckets", "[1024]"),
+        ("token_generation_buckets", "[1024]"),
+        ("token_generation_batches", "[4]"),
+        ("on_device_sampling", "false"),
+        ("async_mode", "true"),
+    ] {
+        let set = format!("system.engine.{knob}={value}");
+        show(&[&set]).refused(&[knob, "no effect", "system.step_time", "system.fit"]);
+    }
+    let native = "system.engine.version=0.24.0.1.1.0";
+    let blocks = "system.engine.pa_num_blocks=256";
+    for (knob, value) in [
+        ("num_seqs_buckets", "[4]"),
+        ("decode_context_length_buckets", "[1024]"),
+        ("async_scheduling", "false"),
+        ("on_device_sampling", "true"),
+    ] {
+        let set = format!("system.engine.{knob}={value}");
+        show(&[native, blocks, &set]).refused(&[knob, "no effect", "system.step_time"]);
+    }
+    // Logical cores decide what memory there is as soon as a model is named, and nothing before.
+    let (device, model) = ("system.accelerator=trn2", "system.model=qwen3-8b");
+    let lnc = "system.engine.lnc=2";
+    show(&[device, lnc]).refused(&["lnc", "no effect", "system.step_time"]);
+    show(&[device, model, lnc]).with_code(0);
+    for sets in [&[][..], &[native, blocks][..], &[device][..]] {
+        let shown = show(sets).with_code(0).stdout;
+        assert!(
+            !shown.contains("sampling") && !shown.contains("buckets"),
+            "{shown}"
+        );
+        let again = dir.path().join("again.yaml");
+        std::fs::write(&again, &shown).unwrap();
+        run_line("show {}", &[&again]).with_code(0);
+    }
+}
+
+#[test]
+fn memory_knobs_of_the_native_plugin_are_refused_beside_a_stated_number_of_blocks() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = scenario(dir.path());
+    let native = [
+        "system.engine.version=0.24.0.1.1.0",
+        "system.engine.pa_num_blocks=256",
+    ];
+    for (knob, value) in [
+        ("gpu_memory_utilization", "0.8"),
+        ("kv_cache_memory_bytes", "1GiB"),
+        ("runtime_reserve", "1GiB"),
+    ] {
+        let set = format!("system.engine.{knob}={value}");
+        fitted(&path, &[native[0], native[1], &set]).refused(&[knob, "no effect", "pa_num_blocks"]);
+    }
+}
+
+/// vLLM does not start with a budget below one token a seat; rows would starve.
+#[test]
+fn the_native_plugin_s_budget_holds_a_token_of_every_seat() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = scenario(dir.path());
+    let sets = |budget: &str| {
+        let budget = format!("system.engine.max_num_batched_tokens={budget}");
+        let set = ["version=0.24.0.1.1.0", "pa_num_blocks=256"].map(|s| format!("system.engine.{s}"));
+        let all = set
+            .into_iter()
+            .chain([budget])
+            .flat_map(|s| ["--set".to_owned(), s]);
+        run(["show".to_owned(), path.to_str().unwrap().to_owned()]
+            .into_iter()
+            .chain(all))
+    };
+    sets("3").refused(&["max_num_batched_tokens", "3 is below 4", "every seat"]);
+    sets("4").with_code(0);
+}
+
+#[test]
+fn a_misspelt_fit_is_refused_with_the_one_that_was_meant() {
+    let dir = tempfile::tempdir().unwrap();
+    let fits = dir.path().join("calibration/fits");
+    std::fs::create_dir_all(&fits).unwrap();
+    for name in ["trn1-neuron", "inf2-neuron"] {
+        let file = format!("{name}.yaml");
+        std::fs::copy(repository("calibration/fits").join(&file), fits.join(&file)).unwrap();
+    }
+    let path = scenario(dir.path());
+    for word in ["simulate {} -o {}", "sweep {} -o {}", "capacity {}"] {
+        let line = format!("{word} --set system.step_time=null --set system.fit=trn1-nueron");
+        run_line(&line, &[&path, &dir.path().join("out")]).refused(&[
+            "system.fit",
+            "unknown fit 'trn1-nueron'",
+            "inf2-neuron",
+            "did you mean 'trn1-neuron'?",
+        ]);
+    }
+    let held = capture("holdout/serve-s4-b256/r4");
+    let mut compare = kneeboard();
+    compare
+        .current_dir(dir.path())
+        .args(["compare", "--fit", "trn1-neuro"])
+        .arg(&held);
+    ended(&mut compare).refused(&["--fit", "unknown fit", "did you mean 'trn1-neuron'?"]);
+}
+
+/// Each configuration says what of it the fit does not speak for.
+#[test]
+fn configurations_of_a_sweep_say_what_is_carried_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let small = "workload={\"synthetic\":{\"num_requests\":20,\"lengths\":{\"fixed\":{\"input\":100,\"output\":20}}}}";
+    let scenario = repository("scenarios/trn1-tinyllama-script.yaml");
+    let swept = run([
+        "sweep",
+        scenario.to_str().unwrap(),
+        "-o",
+        out.to_str().unwrap(),
+        "--set",
+        small,
+        "--set",
+        "sweep.axes={system.parallel.tp: [2, 3, 4]}",
+    ])
+    .with_code(0)
+    .stdout;
+    assert!(swept.contains("carried over"), "{swept}");
+    let report = json_file(&out.join("sweep.json"));
+    let carried = |i: usize| report["configurations"][i]["carried_over"].clone();
+    assert_eq!(carried(0), serde_json::Value::Null);
+    assert_eq!(
+        (carried(1), carried(2)),
+        (serde_json::json!(["tp"]), serde_json::json!(["tp"]))
+    );
+    let table = rows(&std::fs::read_to_string(out.join("sweep.csv")).unwrap());
+    let column: Vec<&str> = table.iter().map(|r| r["carried over"].as_str()).collect();
+    assert_eq!(column, ["", "tp", "tp"]);
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("2 of 3 configurations are carried over"));
 }

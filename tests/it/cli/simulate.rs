@@ -479,3 +479,44 @@ fn the_diagnosis_follows_the_scenario() {
     let notes = summaries[0]["notes"].to_string();
     assert!(notes.contains("no diagnosis"), "{notes}");
 }
+
+#[test]
+fn a_dashboard_is_written_when_it_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (scenario, out) = (small(dir.path()), dir.path().join("out"));
+    let line = "simulate {} -o {} --overwrite --set measure.scrape_interval=";
+    let every = |interval: &str| run_line(&format!("{line}{interval}"), &[&scenario, &out]);
+    let text = every("1s").with_code(0).stdout;
+    assert!(!text.contains("invisible"), "{text}");
+    let file = out.join("run-1").join("scrapes.csv");
+    let read = rows(&std::fs::read_to_string(&file).unwrap());
+    assert!(read.len() > 10);
+    assert_eq!(read[0]["finished"], "0");
+    assert_eq!(read.last().unwrap()["finished"], "200");
+    assert_eq!(read[3]["t_s"], "3");
+    // Some 12 s of load.
+    let text = every("10s").with_code(0).stdout;
+    assert!(text.contains("invisible to gauges"), "{text}");
+    every("1ns").refused(&["measure.scrape_interval", "from 1ms"]);
+    run_line(&format!("{line}1s --summary-only"), &[&scenario, &out])
+        .refused(&["--summary-only", "scrape_interval"]);
+}
+
+#[test]
+fn a_run_that_is_cut_off_says_what_was_not_sent_and_can_be_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (scenario, out) = (small(dir.path()), dir.path().join("out"));
+    run_line(
+        "simulate {} -o {} --save-detailed --set measure.deadline=6s",
+        &[&scenario, &out],
+    )
+    .with_code(0);
+    let folder = out.join("run-0");
+    let requests = rows(&std::fs::read_to_string(folder.join("raw-events.csv")).unwrap());
+    let unsent: Vec<_> = requests.iter().filter(|r| r["status"] == "unsent").collect();
+    assert!(unsent.len() > 50 && unsent.iter().all(|r| r["t_send_ns"].is_empty()));
+    let record = kneeboard::record::bundle::read(&folder).unwrap();
+    assert_eq!(record.requests.len(), 200);
+    let summary = json_file(&folder.join("summary.json"));
+    assert_eq!(summary["funnel"]["unsent"], unsent.len());
+}

@@ -205,3 +205,16 @@ fn an_earlier_sweep_is_replaced_wholly() {
     sweep(one, &[], &fresh).with_code(0);
     assert_eq!(differences(&out, &fresh), [""; 0]);
 }
+
+#[test]
+fn a_capacity_search_says_that_it_leaves_the_axes_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let scenario = one_seat(dir.path());
+    assert_eq!(run_line("capacity {}", &[&scenario]).with_code(0).stderr, "");
+    let axes = "sweep.axes={system.engine.max_num_seqs: [1, 2]}";
+    let path = scenario.to_str().unwrap();
+    let ended = run(["capacity", path, "--set", axes]).with_code(0);
+    for words in ["note", "kneeboard sweep", "base configuration only"] {
+        assert!(ended.stderr.contains(words), "{}", ended.stderr);
+    }
+}

@@ -177,7 +177,7 @@ fn assert_conserved(config: &FleetConfig, trace: &Trace, record: &RunRecord, clu
         assert_eq!(r.input_tokens, asked.input_tokens);
         match r.status {
             Status::Completed => assert_eq!(r.output_tokens, asked.output_tokens(), "{r:?}"),
-            Status::Unfinished => assert!(config.deadline.is_some() || cluster.stranded > 0, "{r:?}"),
+            Status::Unfinished | Status::Unsent => assert!(config.deadline.is_some() || cluster.stranded > 0, "{r:?}"),
             Status::Rejected | Status::Failed | Status::TimedOut => {}
             Status::Surplus => panic!("no such client here"),
         }
