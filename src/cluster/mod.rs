@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 //! The parts of a cluster as state machines of their own: routers, the gateway's queue, links, faults, a group's life,
 //! autoscalers and rollouts. They know no event queue, no engine and no file; `sim/fleet` puts them together.
 
@@ -11,9 +10,3 @@ pub mod ratio;
 pub mod rollout;
 pub mod router;
 pub mod topology;
-=======
-//! The parts of a cluster: pure, deterministic state machines that know no event queue, no engine and no file.
-
-pub mod autoscale;
-pub mod rollout;
->>>>>>> c-scale
