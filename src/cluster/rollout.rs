@@ -41,13 +41,9 @@ pub struct RolloutConfig {
 #[non_exhaustive]
 pub enum RolloutError {
     /// No group could be started nor drained.
-<<<<<<< HEAD
-    #[error("surge and max_unavailable are both 0, so no group can be replaced; one of them must be 1 or more")]
-=======
     #[error(
         "surge and max_unavailable are both 0, so no group can be replaced; one of them must be 1 or more"
     )]
->>>>>>> c-scale
     Stuck,
     /// A pool of none.
     #[error("the pool has no groups, so there is nothing to roll out")]
@@ -130,19 +126,11 @@ pub enum RolloutPhase {
     Done,
 }
 
-<<<<<<< HEAD
-/// One revision's part of a fleet: (starting, ready, draining).
-=======
 /// One revision's groups that serve or will.
->>>>>>> c-scale
 #[derive(Debug, Clone, Copy)]
 struct Side {
     starting: u32,
     ready: u32,
-<<<<<<< HEAD
-    draining: u32,
-=======
->>>>>>> c-scale
 }
 
 impl Side {
@@ -237,18 +225,10 @@ impl Rollout {
         let old = Side {
             starting: state.old_starting,
             ready: state.old_ready,
-<<<<<<< HEAD
-            draining: state.old_draining,
-=======
->>>>>>> c-scale
         };
         let new = Side {
             starting: state.new_starting,
             ready: state.new_ready,
-<<<<<<< HEAD
-            draining: state.new_draining,
-=======
->>>>>>> c-scale
         };
         let (goal, leaving, coming) = match self.phase {
             RolloutPhase::Waiting | RolloutPhase::Done => return actions,
@@ -257,18 +237,6 @@ impl Rollout {
             RolloutPhase::RollingBack => (self.total, new, old),
         };
         let (start, drain) = self.moves(state, goal, leaving, coming);
-<<<<<<< HEAD
-        let back = self.phase == RolloutPhase::RollingBack;
-        let (start_one, drain_one): (fn(u32) -> Action, fn(u32) -> Action) = if back {
-            (Action::StartOld, Action::DrainNew)
-        } else {
-            (Action::StartNew, Action::DrainOld)
-        };
-        actions.extend((start > 0).then(|| start_one(start)));
-        actions.extend((drain > 0).then(|| drain_one(drain)));
-        let gone = leaving.live() == 0 && leaving.draining == 0;
-        if gone && coming.ready >= self.total && self.phase != RolloutPhase::Canary {
-=======
         let (start_them, drain_them) = match self.phase {
             RolloutPhase::RollingBack => (Action::StartOld(start), Action::DrainNew(drain)),
             _ => (Action::StartNew(start), Action::DrainOld(drain)),
@@ -278,7 +246,6 @@ impl Rollout {
         // Groups of the revision that stays may still drain from before a rollback.
         let settled = coming.ready >= self.total && state.existing() == coming.ready;
         if settled && self.phase != RolloutPhase::Canary {
->>>>>>> c-scale
             self.phase = RolloutPhase::Done;
             actions.push(Action::Done);
         }
