@@ -1,0 +1,59 @@
+//! A cluster's run for people: tables, plots, a section of the page, files of the run folder.
+
+mod files;
+mod money;
+mod plots;
+mod tables;
+
+use super::html::{Block, Section};
+use super::plot::Plot;
+use super::table::Table;
+use crate::metric::cluster::ClusterSummary;
+
+pub use files::{
+    CLUSTER_FILE, FAILURE_TIMELINE_FILE, GROUPS_FILE, TENANTS_FILE, failure_timeline, groups_csv, tenants_csv, write,
+};
+pub use plots::plots;
+pub use tables::{groups_table, tenants_table};
+
+/// All tables of a summary, in print order; groups one by one only while they are few.
+pub fn all_tables(summary: &ClusterSummary) -> Vec<Table> {
+    let mut all = vec![tables::outcomes(summary), tables::gateway(summary), tables::pools(summary)];
+    if summary.groups.len() <= tables::FEW_GROUPS {
+        all.push(groups_table(summary));
+    }
+    all.push(tables::demand(summary));
+    all.extend(tables::links(summary));
+    all.extend(tables::faults(summary));
+    all.extend(tables::recoveries(summary));
+    all.extend(tables::scaling(summary));
+    all.extend((summary.fairness.tenants.len() > 1).then(|| tenants_table(summary)));
+    all.extend(money::cost(summary));
+    all.extend(money::energy(summary));
+    all
+}
+
+/// The tables for the terminal, with what they do not say under them.
+pub fn tables(summary: &ClusterSummary) -> String {
+    let mut text = String::new();
+    for table in all_tables(summary) {
+        text += &table.terminal(None);
+        text += "\n\n";
+    }
+    for limitation in &summary.limitations {
+        text += &format!("note: {limitation}\n");
+    }
+    text
+}
+
+/// The section of the page.
+pub fn section(summary: &ClusterSummary, plots: &[(&'static str, Plot)]) -> Section {
+    let tables = all_tables(summary).into_iter().map(Block::Table);
+    let plots = plots.iter().map(|(_, plot)| Block::Plot(plot.clone()));
+    let notes = summary.limitations.iter().cloned().map(Block::Text);
+    Section {
+        heading: "Cluster".into(),
+        blocks: tables.chain(plots).chain(notes).collect(),
+    }
+}
+
