@@ -267,3 +267,7 @@ fn limitations(summary: &ClusterSummary, run: &RunRecord, cluster: &ClusterRecor
 
 
 
+#[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
+mod tests;

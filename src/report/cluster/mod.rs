@@ -57,3 +57,5 @@ pub fn section(summary: &ClusterSummary, plots: &[(&'static str, Plot)]) -> Sect
     }
 }
 
+#[cfg(test)]
+mod tests;
