@@ -271,3 +271,5 @@ fn limitations(summary: &ClusterSummary, run: &RunRecord, cluster: &ClusterRecor
 pub(crate) mod fixture;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod simulated_tests;
