@@ -47,7 +47,11 @@ impl Curve {
     }
 
     /// Stretches of equal value in `[from, to)`: start, end, value.
-    pub fn stretches(&self, from: SimTime, to: SimTime) -> impl Iterator<Item = (SimTime, SimTime, i64)> + '_ {
+    pub fn stretches(
+        &self,
+        from: SimTime,
+        to: SimTime,
+    ) -> impl Iterator<Item = (SimTime, SimTime, i64)> + '_ {
         let first = self.points.partition_point(|p| p.0 <= from);
         let mut next = first;
         let mut at = from;
@@ -65,7 +69,9 @@ impl Curve {
 
     /// The integral of `value_of` over `[from, to)`, in value times seconds.
     pub fn integral(&self, from: SimTime, to: SimTime, value_of: impl Fn(i64) -> f64) -> f64 {
-        self.stretches(from, to).map(|(a, b, value)| value_of(value) * b.since(a).as_secs_f64()).sum()
+        self.stretches(from, to)
+            .map(|(a, b, value)| value_of(value) * b.since(a).as_secs_f64())
+            .sum()
     }
 
     /// The mean over `[from, to)`; none of nothing.
@@ -89,8 +95,14 @@ pub fn spans(group: &GroupRecord, end: SimTime) -> impl Iterator<Item = (SimTime
 }
 
 /// How many groups are in a phase that `counts`.
-pub fn groups_in<'a>(groups: impl Iterator<Item = &'a GroupRecord>, end: SimTime, counts: impl Fn(Phase) -> bool) -> Curve {
-    let spans = groups.flat_map(|group| spans(group, end)).filter(|&(_, _, phase)| counts(phase));
+pub fn groups_in<'a>(
+    groups: impl Iterator<Item = &'a GroupRecord>,
+    end: SimTime,
+    counts: impl Fn(Phase) -> bool,
+) -> Curve {
+    let spans = groups
+        .flat_map(|group| spans(group, end))
+        .filter(|&(_, _, phase)| counts(phase));
     // A phase at the very end lasts no time and is shown all the same.
     let changes = spans.flat_map(|(from, to, _)| [(from, 1), (to, if to == end { 0 } else { -1 })]);
     Curve::of_changes(changes.collect())
@@ -99,7 +111,11 @@ pub fn groups_in<'a>(groups: impl Iterator<Item = &'a GroupRecord>, end: SimTime
 /// Requests that wait at the gateway.
 pub fn gateway_queue(cluster: &ClusterRecord) -> Curve {
     Curve {
-        points: cluster.gateway_queue.iter().map(|&(at, n)| (at, i64::from(n))).collect(),
+        points: cluster
+            .gateway_queue
+            .iter()
+            .map(|&(at, n)| (at, i64::from(n)))
+            .collect(),
     }
 }
 
@@ -114,7 +130,10 @@ pub fn queue(run: &RunRecord, cluster: &ClusterRecord) -> Curve {
     }
     let mut ends: BTreeMap<u32, Vec<SimTime>> = BTreeMap::new();
     for group in &cluster.groups {
-        let over = group.phases.iter().filter(|(_, phase)| matches!(phase, Phase::Failed | Phase::Stopped));
+        let over = group
+            .phases
+            .iter()
+            .filter(|(_, phase)| matches!(phase, Phase::Failed | Phase::Stopped));
         let over: Vec<SimTime> = over.map(|&(at, _)| at).collect();
         ends.extend(group.replicas.iter().map(|&replica| (replica, over.clone())));
     }

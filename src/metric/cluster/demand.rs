@@ -60,9 +60,21 @@ pub struct LinkFigures {
 
 impl Demand {
     /// Of a run with these pools.
-    pub fn of(run: &RunRecord, cluster: &ClusterRecord, options: &ClusterOptions, pools: &[PoolFigures], good: &Good) -> Self {
-        let offered_s = good.load.map_or(0.0, |(first, last)| last.since(first).as_secs_f64());
-        let by = if pools.iter().any(|p| p.is_prefill) { DemandBy::Pool } else { DemandBy::Step };
+    pub fn of(
+        run: &RunRecord,
+        cluster: &ClusterRecord,
+        options: &ClusterOptions,
+        pools: &[PoolFigures],
+        good: &Good,
+    ) -> Self {
+        let offered_s = good
+            .load
+            .map_or(0.0, |(first, last)| last.since(first).as_secs_f64());
+        let by = if pools.iter().any(|p| p.is_prefill) {
+            DemandBy::Pool
+        } else {
+            DemandBy::Step
+        };
         let (mut prefill_s, mut decode_s) = (0.0, 0.0);
         for pool in pools {
             let busy = &pool.busy;
@@ -97,12 +109,17 @@ fn links(run: &RunRecord, cluster: &ClusterRecord, options: &ClusterOptions) -> 
     let seconds = run.end.as_secs_f64();
     let figures = cluster.links.iter().map(|(link, bytes)| {
         let bytes_per_s = (seconds > 0.0).then(|| *bytes as f64 / seconds);
-        let bandwidth = options.link_bytes_per_s.get(link).filter(|&&b| b > 0 && b < u64::MAX);
+        let bandwidth = options
+            .link_bytes_per_s
+            .get(link)
+            .filter(|&&b| b > 0 && b < u64::MAX);
         LinkFigures {
             link: link.clone(),
             bytes: *bytes,
             bytes_per_s,
-            share: bytes_per_s.zip(bandwidth).map(|(moved, &most)| moved / most as f64),
+            share: bytes_per_s
+                .zip(bandwidth)
+                .map(|(moved, &most)| moved / most as f64),
         }
     });
     figures.collect()

@@ -73,7 +73,13 @@ pub struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    pub fn new(run: &'a RunRecord, cluster: &'a ClusterRecord, options: &'a ClusterOptions, good: &'a Good, queue: &'a Curve) -> Self {
+    pub fn new(
+        run: &'a RunRecord,
+        cluster: &'a ClusterRecord,
+        options: &'a ClusterOptions,
+        good: &'a Good,
+        queue: &'a Curve,
+    ) -> Self {
         let ready = (0..cluster.pools.len() as u32).map(|pool| {
             let groups = cluster.groups.iter().filter(move |g| g.pool == pool);
             groups_in(groups, run.end, |phase| phase == Phase::Ready)
@@ -98,9 +104,16 @@ impl<'a> Judge<'a> {
     fn fault(&self, index: usize, fault: &TimelineEvent) -> FaultFigures {
         let later = &self.cluster.timeline[index + 1..];
         let at = fault.at;
-        let direct: Vec<&TimelineEvent> = later.iter().take_while(|e| e.at == at && e.event != "fault").collect();
+        let direct: Vec<&TimelineEvent> = later
+            .iter()
+            .take_while(|e| e.at == at && e.event != "fault")
+            .collect();
         let of = |event: &str| -> Vec<u32> {
-            direct.iter().filter(|e| e.event == event).filter_map(|e| e.group).collect()
+            direct
+                .iter()
+                .filter(|e| e.event == event)
+                .filter_map(|e| e.group)
+                .collect()
         };
         let (crashed, drained) = (of("crash"), of("draining"));
         let was_ready = |&&group: &&u32| self.phase_before(group, at) == Some(Phase::Ready);
@@ -108,11 +121,16 @@ impl<'a> Judge<'a> {
         let after = |instant: SimTime| instant.since(at).as_secs_f64();
         let ready_lost: Vec<u32> = ready_crashed.iter().chain(&drained).copied().collect();
         let capacity_back = self.capacity_back(&ready_lost, at);
-        let mended = later.iter().find(|e| e.event == "mended" && e.what == fault.what).map(|e| e.at);
+        let mended = later
+            .iter()
+            .find(|e| e.event == "mended" && e.what == fault.what)
+            .map(|e| e.at);
         let next = later.iter().find(|e| e.event == "fault").map(|e| e.at);
         let over = capacity_back.max(mended).unwrap_or(at);
         let recovery = self.recovery(at, over, next);
-        let end = recovery.as_ref().map_or(over, |(_, recovered)| recovered.map_or(self.run.end, |r| r.max(over)));
+        let end = recovery.as_ref().map_or(over, |(_, recovered)| {
+            recovered.map_or(self.run.end, |r| r.max(over))
+        });
         FaultFigures {
             at_s: at.as_secs_f64(),
             what: fault.what.clone(),
@@ -129,25 +147,40 @@ impl<'a> Judge<'a> {
 
     fn phase_before(&self, group: u32, at: SimTime) -> Option<Phase> {
         let phases = &self.cluster.groups.get(group as usize)?.phases;
-        phases.iter().rev().find(|(since, _)| *since < at).map(|&(_, phase)| phase)
+        phases
+            .iter()
+            .rev()
+            .find(|(since, _)| *since < at)
+            .map(|&(_, phase)| phase)
     }
 
     /// When as many groups are ready as before, in the pools of those that were lost.
     fn capacity_back(&self, lost: &[u32], at: SimTime) -> Option<SimTime> {
-        let pools = lost.iter().filter_map(|&g| Some(self.cluster.groups.get(g as usize)?.pool));
+        let pools = lost
+            .iter()
+            .filter_map(|&g| Some(self.cluster.groups.get(g as usize)?.pool));
         let mut back = None;
         for pool in pools {
             let ready = self.ready.get(pool as usize)?;
             let before = ready.before(at);
             let mut later = ready.points().iter().filter(|p| p.0 > at);
-            let this = if ready.at(at) >= before { at } else { later.find(|p| p.1 >= before)?.0 };
+            let this = if ready.at(at) >= before {
+                at
+            } else {
+                later.find(|p| p.1 >= before)?.0
+            };
             back = back.max(Some(this));
         }
         back
     }
 
     /// Goodput and queue around a fault that was over at `over`, and when goodput was back.
-    fn recovery(&self, at: SimTime, over: SimTime, next: Option<SimTime>) -> Option<(Recovery, Option<SimTime>)> {
+    fn recovery(
+        &self,
+        at: SimTime,
+        over: SimTime,
+        next: Option<SimTime>,
+    ) -> Option<(Recovery, Option<SimTime>)> {
         let (load_from, load_to) = self.good.load?;
         let window = self.good.window;
         let windows = |span: SimDuration| span.as_nanos() / window.as_nanos().max(1);
@@ -159,14 +192,21 @@ impl<'a> Judge<'a> {
         let from = SimTime(at.0 - baseline * window.as_nanos());
         let before_rps = self.good.rate(from, at)?;
         let start = |k: u64| at + SimDuration(k * window.as_nanos());
-        let rates: Vec<f64> = (0..count).filter_map(|k| self.good.rate(start(k), start(k + 1))).collect();
+        let rates: Vec<f64> = (0..count)
+            .filter_map(|k| self.good.rate(start(k), start(k + 1)))
+            .collect();
         let allowed = before_rps * (1.0 - self.options.back_within) - 1e-9;
         // What dips long after the fault is over, or after another one, is not of this one.
         let patience = at + SimDuration(u64::from(self.options.baseline_windows) * window.as_nanos());
-        let until = next.filter(|&n| n > at).unwrap_or(load_to).min(patience.max(over));
+        let until = next
+            .filter(|&n| n > at)
+            .unwrap_or(load_to)
+            .min(patience.max(over));
         let own = windows(until.since(at)).clamp(1, count) as usize;
         let dip = rates[..own].iter().position(|&r| r < allowed);
-        let back = dip.map_or(Some(0), |dip| back_from(&rates, dip, allowed, self.options.hold_windows));
+        let back = dip.map_or(Some(0), |dip| {
+            back_from(&rates, dip, allowed, self.options.hold_windows)
+        });
         let looked_at = match (dip, back) {
             (None, _) => &rates[..own],
             (Some(_), back) => &rates[..back.unwrap_or(rates.len())],
@@ -186,7 +226,10 @@ impl<'a> Judge<'a> {
             below_s: looked_at.iter().filter(|&&r| r < allowed).count() as f64 * window.as_secs_f64(),
             queue_before,
             queue_area_request_s: self.queue.integral(at, queue_end, above),
-            queue_max: self.queue.max(at, queue_end).map_or(0, |m| u64::try_from(m).unwrap_or(0)),
+            queue_max: self
+                .queue
+                .max(at, queue_end)
+                .map_or(0, |m| u64::try_from(m).unwrap_or(0)),
             queue_back_after_s: queue_back.map(|b| b.since(at).as_secs_f64()),
         };
         Some((recovery, recovered))
@@ -195,7 +238,9 @@ impl<'a> Judge<'a> {
     /// The first instant from `from` on with no more waiting than `level`.
     fn queue_back(&self, from: SimTime, level: f64) -> Option<SimTime> {
         let mut stretches = self.queue.stretches(from, self.run.end);
-        stretches.find(|&(_, _, waiting)| waiting as f64 <= level).map(|(since, _, _)| since)
+        stretches
+            .find(|&(_, _, waiting)| waiting as f64 <= level)
+            .map(|(since, _, _)| since)
     }
 }
 
@@ -203,7 +248,8 @@ impl<'a> Judge<'a> {
 fn back_from(rates: &[f64], dip: usize, allowed: f64, hold: u32) -> Option<usize> {
     let hold = hold.max(1) as usize;
     let mut runs = rates.windows(hold).enumerate().skip(dip);
-    runs.find(|(_, run)| run.iter().all(|&rate| rate >= allowed)).map(|(k, _)| k)
+    runs.find(|(_, run)| run.iter().all(|&rate| rate >= allowed))
+        .map(|(k, _)| k)
 }
 
 /// When the last of these groups was told of, each before it crashes again; none when one never was, or without groups.
@@ -212,7 +258,10 @@ fn told(later: &[TimelineEvent], event: &str, groups: &[u32]) -> Option<SimTime>
     for &group in groups {
         let of_group = later.iter().filter(|e| e.group == Some(group));
         // Its own crash is the first of its events; another one ends the search.
-        let mut own = of_group.skip_while(|e| e.event != "crash").skip(1).take_while(|e| e.event != "crash");
+        let mut own = of_group
+            .skip_while(|e| e.event != "crash")
+            .skip(1)
+            .take_while(|e| e.event != "crash");
         last = last.max(Some(own.find(|e| e.event == event)?.at));
     }
     last

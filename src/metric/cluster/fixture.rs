@@ -6,7 +6,8 @@ use crate::metric::cost::InstancePrice;
 use crate::metric::energy::{Dynamic, PowerModel};
 use crate::metric::fixture::offered;
 use crate::record::{
-    Busy, ClusterRecord, GroupRecord, JobRecord, ReplicaRecord, RequestRecord, RunRecord, Status, TimelineEvent,
+    Busy, ClusterRecord, GroupRecord, JobRecord, ReplicaRecord, RequestRecord, RunRecord, Status,
+    TimelineEvent,
 };
 use crate::units::{SimDuration, SimTime};
 
@@ -140,7 +141,9 @@ pub fn outage() -> (RunRecord, ClusterRecord) {
             event(20, "ready", Some(1), "main/1"),
         ],
         jobs,
-        gateway_queue: [(5, 1), (6, 0), (10, 2), (12, 5), (21, 0)].map(|(s, n)| (at(s), n)).to_vec(),
+        gateway_queue: [(5, 1), (6, 0), (10, 2), (12, 5), (21, 0)]
+            .map(|(s, n)| (at(s), n))
+            .to_vec(),
         cancelled_output_tokens: 4,
         retries_refused: 1,
         ..ClusterRecord::default()

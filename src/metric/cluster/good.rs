@@ -2,8 +2,8 @@
 
 use super::ClusterError;
 use super::options::ClusterOptions;
-use crate::metric::tokens::TokenGaps;
 use crate::metric::saturation::ArrivalSpan;
+use crate::metric::tokens::TokenGaps;
 use crate::metric::window::Window;
 use crate::record::{RequestRecord, RunRecord, Status};
 use crate::units::{SimDuration, SimTime};
@@ -34,9 +34,14 @@ impl Good {
         let limit = slo.gap_limit_ns();
         let gaps = slo.itl.map(|_| TokenGaps::new(run, limit));
         let is_good = |request: &RequestRecord| {
-            let profile = gaps.as_ref().map(|g| g.profile(request, limit)).unwrap_or_default();
+            let profile = gaps
+                .as_ref()
+                .map(|g| g.profile(request, limit))
+                .unwrap_or_default();
             request.status == Status::Completed
-                && slo.targets().all(|(target, bound)| slo.meets(target, bound, request, &profile))
+                && slo
+                    .targets()
+                    .all(|(target, bound)| slo.meets(target, bound, request, &profile))
         };
         let mut ends = Vec::new();
         let mut output_tokens = 0;
@@ -105,6 +110,9 @@ mod tests {
     #[test]
     fn windows_are_round() {
         let of = |s: u64| about_a_fiftieth(SimDuration::from_millis(1_000 * s)).as_nanos() / 1_000_000;
-        assert_eq!([0, 1, 60, 300, 600, 3_600].map(of), [1, 20, 1_000, 5_000, 10_000, 50_000]);
+        assert_eq!(
+            [0, 1, 60, 300, 600, 3_600].map(of),
+            [1, 20, 1_000, 5_000, 10_000, 50_000]
+        );
     }
 }

@@ -127,7 +127,12 @@ pub fn group_figures(run: &RunRecord, cluster: &ClusterRecord, sums: &[GroupSums
             served: sums.served,
             phases: sums.times.seconds(),
             busy: sums.times.busy(),
-            mean_running: mean_running(group.replicas.iter().filter_map(|&r| run.replicas.get(r as usize))),
+            mean_running: mean_running(
+                group
+                    .replicas
+                    .iter()
+                    .filter_map(|&r| run.replicas.get(r as usize)),
+            ),
         })
         .collect()
 }
@@ -159,11 +164,22 @@ pub fn together<'a>(name: &str, sums: impl Iterator<Item = &'a GroupSums>) -> Po
 
 /// A pool's name; its number, if the record has none.
 pub fn pool_name(cluster: &ClusterRecord, pool: u32) -> String {
-    cluster.pools.get(pool as usize).cloned().unwrap_or_else(|| pool.to_string())
+    cluster
+        .pools
+        .get(pool as usize)
+        .cloned()
+        .unwrap_or_else(|| pool.to_string())
 }
 
 /// Events whose text is the group's name alone.
-const NAMING: [&str; 6] = ["starting", "ready", "detected", "routes_removed", "draining", "stopped"];
+const NAMING: [&str; 6] = [
+    "starting",
+    "ready",
+    "detected",
+    "routes_removed",
+    "draining",
+    "stopped",
+];
 
 /// Each group as the timeline calls it; by its order in its pool where it never does.
 pub fn names(cluster: &ClusterRecord) -> Vec<String> {

@@ -145,7 +145,11 @@ impl ClusterSummary {
     ///
     /// # Errors
     /// [`ClusterError`] for records that do not belong together and options that make no sense.
-    pub fn of(run: &RunRecord, cluster: &ClusterRecord, options: &ClusterOptions) -> Result<Self, ClusterError> {
+    pub fn of(
+        run: &RunRecord,
+        cluster: &ClusterRecord,
+        options: &ClusterOptions,
+    ) -> Result<Self, ClusterError> {
         check(run, cluster, options)?;
         let good = good::Good::of(run, options)?;
         let sums = groups::sums(run, cluster);
@@ -198,7 +202,10 @@ impl JudgedBy {
 }
 
 fn tenant_names(options: &ClusterOptions) -> BTreeMap<u32, String> {
-    let named = options.tenants.iter().filter_map(|(&n, facts)| Some((n, facts.name.clone()?)));
+    let named = options
+        .tenants
+        .iter()
+        .filter_map(|(&n, facts)| Some((n, facts.name.clone()?)));
     named.collect()
 }
 
@@ -210,26 +217,61 @@ fn check(run: &RunRecord, cluster: &ClusterRecord, options: &ClusterOptions) -> 
         });
     }
     let share = |name, value: f64, fits: bool, range| {
-        if fits { Ok(()) } else { Err(ClusterError::Share { name, value, range }) }
+        if fits {
+            Ok(())
+        } else {
+            Err(ClusterError::Share { name, value, range })
+        }
     };
     let (within, target) = (options.back_within, options.target_utilisation);
-    share("back_within", within, (0.0..1.0).contains(&within), "0 or more and below 1")?;
-    share("target_utilisation", target, target > 0.0 && target <= 1.0, "above 0 and at most 1")?;
+    share(
+        "back_within",
+        within,
+        (0.0..1.0).contains(&within),
+        "0 or more and below 1",
+    )?;
+    share(
+        "target_utilisation",
+        target,
+        target > 0.0 && target <= 1.0,
+        "above 0 and at most 1",
+    )?;
     let kv = options.kv_bytes_per_token.unwrap_or(0.0);
-    share("kv_bytes_per_token", kv, kv.is_finite() && kv >= 0.0, "a number of 0 or more")
+    share(
+        "kv_bytes_per_token",
+        kv,
+        kv.is_finite() && kv >= 0.0,
+        "a number of 0 or more",
+    )
 }
 
 /// What the figures of this run do not say.
-fn limitations(summary: &ClusterSummary, run: &RunRecord, cluster: &ClusterRecord, options: &ClusterOptions) -> Vec<String> {
+fn limitations(
+    summary: &ClusterSummary,
+    run: &RunRecord,
+    cluster: &ClusterRecord,
+    options: &ClusterOptions,
+) -> Vec<String> {
     let without = |has: fn(&PoolFacts) -> bool| -> String {
         let lacks = |pool: &&String| !options.pools.get(*pool).is_some_and(has);
-        cluster.pools.iter().filter(lacks).map(String::as_str).collect::<Vec<_>>().join(", ")
+        cluster
+            .pools
+            .iter()
+            .filter(lacks)
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join(", ")
     };
     let lost = |job: &crate::record::JobRecord, request: &crate::record::RequestRecord| {
-        !request.status.is_served() && request.status != crate::record::Status::Unfinished && job.ended.is_none()
+        !request.status.is_served()
+            && request.status != crate::record::Status::Unfinished
+            && job.ended.is_none()
     };
     let ends_unknown = run.requests.iter().zip(&cluster.jobs).any(|(r, j)| lost(j, r));
-    let without_steps = run.replicas.iter().any(|r| r.step_ends.is_empty() && r.busy != Default::default());
+    let without_steps = run
+        .replicas
+        .iter()
+        .any(|r| r.step_ends.is_empty() && r.busy != Default::default());
     let said = [
         summary.cost.is_none().then(|| {
             let pools = without(|f| f.price.is_some());
@@ -265,11 +307,11 @@ fn limitations(summary: &ClusterSummary, run: &RunRecord, cluster: &ClusterRecor
     said.into_iter().flatten().collect()
 }
 
-
-
 #[cfg(test)]
 pub(crate) mod fixture;
 #[cfg(test)]
-mod tests;
+mod property_tests;
 #[cfg(test)]
 mod simulated_tests;
+#[cfg(test)]
+mod tests;

@@ -45,7 +45,10 @@ pub fn cost(
             busy_share_lost: lost_share.clamp(0.0, 1.0),
         })
     });
-    let Some(priced) = priced.collect::<Option<Vec<PoolHours>>>().filter(|p| !p.is_empty()) else {
+    let Some(priced) = priced
+        .collect::<Option<Vec<PoolHours>>>()
+        .filter(|p| !p.is_empty())
+    else {
         return Ok(None);
     };
     let wall_hours = run.end.as_secs_f64() / 3_600.0;
@@ -80,7 +83,10 @@ pub fn energy(
 ) -> Result<Option<Energy>, ClusterError> {
     let mut ranks = Vec::new();
     for group in &cluster.groups {
-        let facts = cluster.pools.get(group.pool as usize).and_then(|name| options.pools.get(name));
+        let facts = cluster
+            .pools
+            .get(group.pool as usize)
+            .and_then(|name| options.pools.get(name));
         let Some((facts, power)) = facts.and_then(|f| Some((f, f.power.as_ref()?))) else {
             return Ok(None);
         };
@@ -102,8 +108,15 @@ pub fn energy(
         Energy::of(&devices, served, pue)
     };
     let mut energy = of(false, options.pue.clone())?;
-    let without_steps = run.replicas.iter().any(|r| r.step_ends.is_empty() && r.busy != Default::default());
-    energy.peak_w = if without_steps { None } else { of(true, None)?.peak_w };
+    let without_steps = run
+        .replicas
+        .iter()
+        .any(|r| r.step_ends.is_empty() && r.busy != Default::default());
+    energy.peak_w = if without_steps {
+        None
+    } else {
+        of(true, None)?.peak_w
+    };
     Ok(Some(energy))
 }
 
@@ -123,9 +136,13 @@ fn ranks_of<'a>(
         Some(RankPower {
             power,
             // Devices that do not divide by the ranks are dealt out, the first ranks getting one more.
-            devices: facts.accelerators_per_group / ranks + u32::from(place < facts.accelerators_per_group % ranks),
+            devices: facts.accelerators_per_group / ranks
+                + u32::from(place < facts.accelerators_per_group % ranks),
             apart: apart(&stretches, share),
-            mixed: stretches.iter().map(|&span| interval(span, mixed(share))).collect(),
+            mixed: stretches
+                .iter()
+                .map(|&span| interval(span, mixed(share)))
+                .collect(),
             powered: powered.clone(),
         })
     })

@@ -108,7 +108,12 @@ impl PhaseTimes {
         let mut times = Self::default();
         let mut draining_busy = 0;
         let ranks = group.replicas.len().max(1) as u128;
-        let replicas = || group.replicas.iter().filter_map(|&r| run.replicas.get(r as usize));
+        let replicas = || {
+            group
+                .replicas
+                .iter()
+                .filter_map(|&r| run.replicas.get(r as usize))
+        };
         for (from, to, phase) in spans(group, run.end) {
             let lasts = u128::from(to.since(from).as_nanos());
             match phase {
@@ -128,7 +133,9 @@ impl PhaseTimes {
         };
         times.prefill = sum(|r| r.busy.prefill);
         times.decode = sum(|r| r.busy.decode);
-        times.ready_busy = (times.prefill + times.decode).saturating_sub(draining_busy).min(times.ready);
+        times.ready_busy = (times.prefill + times.decode)
+            .saturating_sub(draining_busy)
+            .min(times.ready);
         times
     }
 
@@ -188,10 +195,16 @@ pub fn busy_within(replica: &ReplicaRecord, from: SimTime, to: SimTime) -> u128 
 /// Steps from a number on, none before the end of the one before: a device does one thing at a time.
 pub fn steps_of(replica: &ReplicaRecord, first: usize) -> impl Iterator<Item = (SimTime, SimTime)> + '_ {
     let starts = replica.step_starts.iter().skip(first);
-    let mut before = first.checked_sub(1).and_then(|i| replica.step_ends.get(i)).copied().unwrap_or_default();
-    starts.zip(replica.step_ends.iter().skip(first)).map(move |(&start, &end)| {
-        let start = start.max(before).min(end);
-        before = end.max(before);
-        (start, end)
-    })
+    let mut before = first
+        .checked_sub(1)
+        .and_then(|i| replica.step_ends.get(i))
+        .copied()
+        .unwrap_or_default();
+    starts
+        .zip(replica.step_ends.iter().skip(first))
+        .map(move |(&start, &end)| {
+            let start = start.max(before).min(end);
+            before = end.max(before);
+            (start, end)
+        })
 }

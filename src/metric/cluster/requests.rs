@@ -58,15 +58,22 @@ impl Outcomes {
     /// Counts them. An output token is worth `output` input tokens.
     pub fn of(run: &RunRecord, cluster: &ClusterRecord, good: u64, (input, output): (f64, f64)) -> Self {
         let count = |status| run.requests.iter().filter(|r| r.status == status).count() as u64;
-        let sum = |of: fn(&crate::record::JobRecord) -> u32| -> u64 { cluster.jobs.iter().map(|j| u64::from(of(j))).sum() };
+        let sum = |of: fn(&crate::record::JobRecord) -> u32| -> u64 {
+            cluster.jobs.iter().map(|j| u64::from(of(j))).sum()
+        };
         let attempts = sum(|j| j.attempts);
         let tried = cluster.jobs.iter().filter(|j| j.attempts > 0).count() as u64;
         let wasted = (sum(|j| j.wasted_input_tokens), sum(|j| j.wasted_output_tokens));
         let mut served_work = 0.0;
-        let mut lost_work = input * wasted.0 as f64 + output * (wasted.1 + cluster.cancelled_output_tokens) as f64;
+        let mut lost_work =
+            input * wasted.0 as f64 + output * (wasted.1 + cluster.cancelled_output_tokens) as f64;
         for request in run.requests.iter().filter(|r| r.first_scheduled.is_some()) {
             let work = input * f64::from(request.input_tokens) + output * f64::from(request.output_tokens);
-            *if request.status.is_served() { &mut served_work } else { &mut lost_work } += work;
+            *if request.status.is_served() {
+                &mut served_work
+            } else {
+                &mut lost_work
+            } += work;
         }
         let all_work = served_work + lost_work;
         let kept = cluster.jobs.iter().any(|j| j.resumes.is_some());
@@ -83,7 +90,13 @@ impl Outcomes {
             retried: cluster.jobs.iter().filter(|j| j.retries > 0).count() as u64,
             retries: sum(|j| j.retries),
             retries_refused: cluster.retries_refused,
-            resumed: kept.then(|| cluster.jobs.iter().filter(|j| j.resumes.is_some_and(|n| n > 0)).count() as u64),
+            resumed: kept.then(|| {
+                cluster
+                    .jobs
+                    .iter()
+                    .filter(|j| j.resumes.is_some_and(|n| n > 0))
+                    .count() as u64
+            }),
             attempts,
             amplification: (tried > 0).then(|| attempts as f64 / tried as f64),
             most_attempts: cluster.jobs.iter().map(|j| j.attempts).max().unwrap_or(0).into(),

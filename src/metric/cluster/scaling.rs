@@ -41,12 +41,25 @@ pub struct PoolScaling {
 }
 
 /// Each pool's scaling.
-pub fn scaling(run: &RunRecord, cluster: &ClusterRecord, window: SimDuration, target_utilisation: f64) -> Vec<PoolScaling> {
+pub fn scaling(
+    run: &RunRecord,
+    cluster: &ClusterRecord,
+    window: SimDuration,
+    target_utilisation: f64,
+) -> Vec<PoolScaling> {
     let pools = 0..cluster.pools.len() as u32;
-    pools.map(|pool| of_pool(pool, run, cluster, window, target_utilisation)).collect()
+    pools
+        .map(|pool| of_pool(pool, run, cluster, window, target_utilisation))
+        .collect()
 }
 
-fn of_pool(pool: u32, run: &RunRecord, cluster: &ClusterRecord, window: SimDuration, target_utilisation: f64) -> PoolScaling {
+fn of_pool(
+    pool: u32,
+    run: &RunRecord,
+    cluster: &ClusterRecord,
+    window: SimDuration,
+    target_utilisation: f64,
+) -> PoolScaling {
     let groups = || cluster.groups.iter().filter(move |g| g.pool == pool);
     let ready = groups_in(groups(), run.end, |phase| phase == Phase::Ready);
     let name = pool_name(cluster, pool);
@@ -64,7 +77,10 @@ fn of_pool(pool: u32, run: &RunRecord, cluster: &ClusterRecord, window: SimDurat
         Some(first_ready.map(|(at, _)| at.since(asked).as_nanos()))
     });
     let started: Vec<Option<u64>> = started.collect();
-    let values: Vec<i64> = ready.stretches(SimTime::ZERO, run.end).map(|(_, _, n)| n).collect();
+    let values: Vec<i64> = ready
+        .stretches(SimTime::ZERO, run.end)
+        .map(|(_, _, n)| n)
+        .collect();
     let count = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
     PoolScaling {
         ready_mean: ready.mean(SimTime::ZERO, run.end),
@@ -83,11 +99,15 @@ fn of_pool(pool: u32, run: &RunRecord, cluster: &ClusterRecord, window: SimDurat
 
 /// Decisions about a pool by time: when, and how many groups more.
 fn decisions(cluster: &ClusterRecord, pool: &str) -> Vec<(SimTime, i64)> {
-    let of_pool = cluster.timeline.iter().filter(|e| e.event == "scale").filter_map(|event| {
-        let (name, change) = event.what.rsplit_once(": ")?;
-        let change = change.split(' ').next()?.parse().ok()?;
-        (name == pool && change != 0).then_some((event.at, change))
-    });
+    let of_pool = cluster
+        .timeline
+        .iter()
+        .filter(|e| e.event == "scale")
+        .filter_map(|event| {
+            let (name, change) = event.what.rsplit_once(": ")?;
+            let change = change.split(' ').next()?.parse().ok()?;
+            (name == pool && change != 0).then_some((event.at, change))
+        });
     of_pool.collect()
 }
 
@@ -103,7 +123,11 @@ fn overshoot<'a>(
     let mut busy_s = vec![0.0; windows];
     for group in groups {
         let of_a_rank = 1.0 / group.replicas.len().max(1) as f64;
-        for replica in group.replicas.iter().filter_map(|&r| run.replicas.get(r as usize)) {
+        for replica in group
+            .replicas
+            .iter()
+            .filter_map(|&r| run.replicas.get(r as usize))
+        {
             if replica.step_ends.is_empty() && replica.busy != crate::record::Busy::default() {
                 return None;
             }

@@ -38,15 +38,21 @@ impl ClusterSeries {
     ///
     /// # Errors
     /// As [`super::ClusterSummary::of`].
-    pub fn of(run: &RunRecord, cluster: &ClusterRecord, options: &ClusterOptions) -> Result<Self, ClusterError> {
+    pub fn of(
+        run: &RunRecord,
+        cluster: &ClusterRecord,
+        options: &ClusterOptions,
+    ) -> Result<Self, ClusterError> {
         super::check(run, cluster, options)?;
         let good = Good::of(run, options)?;
         let windows = Windows::new(run.end, good.window);
         let arrivals = run.requests.iter().map(|r| (r.scheduled, 1));
-        let moved = cluster.jobs.iter().filter_map(|j| Some((j.transfer?, j.transferred_bytes)));
-        let most = |curve: &super::curve::Curve| {
-            windows.map(|from, to| curve.max(from, to).unwrap_or(0) as f64)
-        };
+        let moved = cluster
+            .jobs
+            .iter()
+            .filter_map(|j| Some((j.transfer?, j.transferred_bytes)));
+        let most =
+            |curve: &super::curve::Curve| windows.map(|from, to| curve.max(from, to).unwrap_or(0) as f64);
         Ok(Self {
             groups: groups(run, cluster),
             gateway_queue: most(&gateway_queue(cluster)),
@@ -70,7 +76,10 @@ fn groups(run: &RunRecord, cluster: &ClusterRecord) -> Vec<(&'static str, Points
         let curve = groups_in(cluster.groups.iter(), run.end, counts);
         let first = (0.0, curve.at(SimTime::ZERO) as f64);
         let last = (run.end.as_secs_f64(), curve.at(run.end) as f64);
-        let inner = curve.points().iter().filter(|p| p.0 > SimTime::ZERO && p.0 < run.end);
+        let inner = curve
+            .points()
+            .iter()
+            .filter(|p| p.0 > SimTime::ZERO && p.0 < run.end);
         let inner = inner.map(|&(at, n)| (at.as_secs_f64(), n as f64));
         (name, std::iter::once(first).chain(inner).chain([last]).collect())
     });

@@ -48,7 +48,11 @@ fn simulate(config: &FleetConfig, requests: u64, every_ms: u64) -> ClusterSummar
     };
     let summary = ClusterSummary::of(&run, &cluster, &options).unwrap();
     assert_eq!(summary.outcomes.offered, trace.requests.len() as u64);
-    let served = run.requests.iter().filter(|r| r.status == Status::Completed).count() as u64;
+    let served = run
+        .requests
+        .iter()
+        .filter(|r| r.status == Status::Completed)
+        .count() as u64;
     assert_eq!(summary.total.served.answered, served);
     summary
 }
@@ -74,14 +78,21 @@ fn a_simulated_crash_is_read_as_it_was_configured() {
     };
     let s = simulate(&config, 400, 50);
     let fault = &s.faults[0];
-    assert_eq!((s.faults.len(), fault.ready_lost, &fault.groups[..]), (1, 1, &[1][..]));
+    assert_eq!(
+        (s.faults.len(), fault.ready_lost, &fault.groups[..]),
+        (1, 1, &[1][..])
+    );
     assert_relative_eq!(fault.detected_after_s.unwrap(), 0.3, max_relative = 1e-9);
     assert_relative_eq!(fault.routes_removed_after_s.unwrap(), 0.5, max_relative = 1e-9);
     assert_relative_eq!(fault.capacity_back_after_s.unwrap(), 2.5, max_relative = 1e-9);
     assert!(fault.recovery.as_ref().unwrap().dipped && s.outcomes.failed > 0);
     assert_relative_eq!(s.groups[1].phases.failed, 0.5, max_relative = 1e-9);
     assert_relative_eq!(s.groups[1].phases.warm, 2.0, max_relative = 1e-9);
-    assert_relative_eq!(s.total.phases.total(), 2.0 * s.judged_by.end_s, max_relative = 1e-9);
+    assert_relative_eq!(
+        s.total.phases.total(),
+        2.0 * s.judged_by.end_s,
+        max_relative = 1e-9
+    );
 }
 
 #[test]
@@ -92,11 +103,21 @@ fn simulated_prefill_and_decode_are_told_apart() {
     };
     let pools = vec![pool("p", PoolRole::Prefill), pool("d", PoolRole::Decode)];
     let s = simulate(&FleetConfig::plain(pools, LoadModel::OpenLoop), 100, 100);
-    assert_eq!((s.outcomes.completed, s.demand.by, s.demand.transfers), (100, DemandBy::Pool, 100));
+    assert_eq!(
+        (s.outcomes.completed, s.demand.by, s.demand.transfers),
+        (100, DemandBy::Pool, 100)
+    );
     assert!(s.pools[0].is_prefill && !s.pools[1].is_prefill);
-    assert_eq!((s.pools[0].served.prefilled, s.pools[1].served.answered), (100, 100));
+    assert_eq!(
+        (s.pools[0].served.prefilled, s.pools[1].served.answered),
+        (100, 100)
+    );
     // Prompts of 100 tokens in one step each: 20 ms a request, one every 0.1 s over 99 such gaps.
-    assert_relative_eq!(s.demand.prefill_groups.unwrap(), 100.0 * 0.020 / 9.9, max_relative = 1e-9);
+    assert_relative_eq!(
+        s.demand.prefill_groups.unwrap(),
+        100.0 * 0.020 / 9.9,
+        max_relative = 1e-9
+    );
     assert!(s.demand.decode_groups.unwrap() > s.demand.prefill_groups.unwrap());
     assert!(s.demand.transferred_bytes > 0);
 }

@@ -12,7 +12,11 @@ use crate::units::SimTime;
 ///
 /// # Errors
 /// [`ClusterError::Fairness`] for weights that are none.
-pub fn fairness(run: &RunRecord, cluster: &ClusterRecord, options: &ClusterOptions) -> Result<Fairness, ClusterError> {
+pub fn fairness(
+    run: &RunRecord,
+    cluster: &ClusterRecord,
+    options: &ClusterOptions,
+) -> Result<Fairness, ClusterError> {
     let rows: Vec<FairRow> = run
         .requests
         .iter()
@@ -20,13 +24,24 @@ pub fn fairness(run: &RunRecord, cluster: &ClusterRecord, options: &ClusterOptio
         .filter(|(request, _)| request.status != Status::Surplus)
         .map(|(request, job)| row(request, job, run.end, options.kv_bytes_per_token))
         .collect();
-    let weights: BTreeMap<u32, f64> = options.tenants.iter().map(|(&n, facts)| (n, facts.weight)).collect();
+    let weights: BTreeMap<u32, f64> = options
+        .tenants
+        .iter()
+        .map(|(&n, facts)| (n, facts.weight))
+        .collect();
     Ok(Fairness::of(&rows, &weights, options.token_weights)?)
 }
 
-fn row(request: &RequestRecord, job: &JobRecord, run_end: SimTime, kv_bytes_per_token: Option<f64>) -> FairRow {
+fn row(
+    request: &RequestRecord,
+    job: &JobRecord,
+    run_end: SimTime,
+    kv_bytes_per_token: Option<f64>,
+) -> FairRow {
     let end = ended(request, job, run_end).max(request.scheduled);
-    let first_scheduled = request.first_scheduled.map(|at| at.max(request.scheduled).min(end));
+    let first_scheduled = request
+        .first_scheduled
+        .map(|at| at.max(request.scheduled).min(end));
     // It holds its prompt from the start and half of its output on the average.
     let tokens = f64::from(request.output_tokens).mul_add(0.5, f64::from(request.input_tokens));
     let held_s = first_scheduled.map_or(0.0, |from| end.since(from).as_secs_f64());
@@ -46,7 +61,14 @@ fn row(request: &RequestRecord, job: &JobRecord, run_end: SimTime, kv_bytes_per_
 /// When a request ended. Of one that got no answer and of which the end was not kept, the last that is known of it: a
 /// lower bound.
 fn ended(request: &RequestRecord, job: &JobRecord, run_end: SimTime) -> SimTime {
-    let known = || [request.last_token, request.first_scheduled, request.enqueued, job.dispatched];
+    let known = || {
+        [
+            request.last_token,
+            request.first_scheduled,
+            request.enqueued,
+            job.dispatched,
+        ]
+    };
     match request.status {
         Status::Unfinished => run_end,
         Status::Completed | Status::Surplus => request.last_token.or(job.ended).unwrap_or(run_end),

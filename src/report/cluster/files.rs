@@ -43,7 +43,10 @@ pub fn failure_timeline(cluster: &ClusterRecord) -> io::Result<String> {
         let line = Line {
             at_s: event.at.as_secs_f64(),
             event: event.event,
-            group: event.group.and_then(|g| names.get(g as usize)).map(String::as_str),
+            group: event
+                .group
+                .and_then(|g| names.get(g as usize))
+                .map(String::as_str),
             group_number: event.group,
             what: &event.what,
         };

@@ -11,14 +11,19 @@ use super::table::Table;
 use crate::metric::cluster::ClusterSummary;
 
 pub use files::{
-    CLUSTER_FILE, FAILURE_TIMELINE_FILE, GROUPS_FILE, TENANTS_FILE, failure_timeline, groups_csv, tenants_csv, write,
+    CLUSTER_FILE, FAILURE_TIMELINE_FILE, GROUPS_FILE, TENANTS_FILE, failure_timeline, groups_csv,
+    tenants_csv, write,
 };
 pub use plots::plots;
 pub use tables::{groups_table, tenants_table};
 
 /// All tables of a summary, in print order; groups one by one only while they are few.
 pub fn all_tables(summary: &ClusterSummary) -> Vec<Table> {
-    let mut all = vec![tables::outcomes(summary), tables::gateway(summary), tables::pools(summary)];
+    let mut all = vec![
+        tables::outcomes(summary),
+        tables::gateway(summary),
+        tables::pools(summary),
+    ];
     if summary.groups.len() <= tables::FEW_GROUPS {
         all.push(groups_table(summary));
     }

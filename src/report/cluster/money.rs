@@ -8,10 +8,19 @@ use crate::report::table::{Cell, Column, Table};
 /// A row a pool, what stands beside them, and all of it.
 pub(super) fn cost(summary: &ClusterSummary) -> Option<Table> {
     let cost = summary.cost.as_ref()?;
-    let mut columns: Vec<Column> = ["for", "instance", "region", "price of"].map(Column::plain).to_vec();
+    let mut columns: Vec<Column> = ["for", "instance", "region", "price of"]
+        .map(Column::plain)
+        .to_vec();
     columns.push(Column::with_unit("price", "USD/h"));
-    columns.extend(ByPhase::default().values().map(|(phase, _)| Column::with_unit(phase.replace('_', ", "), "USD")));
-    columns.extend([Column::with_unit("all", "USD"), Column::with_unit("for nothing", "USD")]);
+    columns.extend(
+        ByPhase::default()
+            .values()
+            .map(|(phase, _)| Column::with_unit(phase.replace('_', ", "), "USD")),
+    );
+    columns.extend([
+        Column::with_unit("all", "USD"),
+        Column::with_unit("for nothing", "USD"),
+    ]);
     let mut table = Table::new("Cost", columns);
     let phases = |usd: &ByPhase| usd.values().map(|(_, usd)| Cell::Number(usd));
     for pool in &cost.pools {
@@ -63,14 +72,25 @@ pub(super) fn energy(summary: &ClusterSummary) -> Option<Table> {
             ("prompts", e.by_phase.prefill.into(), "J"),
             ("output tokens", e.by_phase.decode.into(), "J"),
             ("prompts over input tokens", e.j_per_input_token.into(), "J/token"),
-            ("output over output tokens", e.j_per_output_token.into(), "J/token"),
-            ("all over output tokens", e.total_j_per_output_token.into(), "J/token"),
+            (
+                "output over output tokens",
+                e.j_per_output_token.into(),
+                "J/token",
+            ),
+            (
+                "all over output tokens",
+                e.total_j_per_output_token.into(),
+                "J/token",
+            ),
             ("all over good requests", e.j_per_good_request.into(), "J/request"),
             ("mean power", e.mean_w.into(), "W"),
             ("peak power", e.peak_w.into(), "W"),
             ("with the site's overhead", e.facility_j.into(), "J"),
         ],
     );
-    table.note = e.pue.as_ref().map(|pue| format!("PUE {}: {}.", pue.value, pue.source));
+    table.note = e
+        .pue
+        .as_ref()
+        .map(|pue| format!("PUE {}: {}.", pue.value, pue.source));
     Some(table)
 }

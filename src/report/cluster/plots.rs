@@ -25,22 +25,35 @@ pub fn plots(summary: &ClusterSummary, series: &ClusterSeries) -> Vec<(&'static 
             title: title.into(),
             quantity: quantity.into(),
             unit: unit.into(),
-            curves: curves.into_iter().map(|(name, points)| (name.to_owned(), held(points))).collect(),
+            curves: curves
+                .into_iter()
+                .map(|(name, points)| (name.to_owned(), held(points)))
+                .collect(),
             readings: Vec::new(),
             load,
         }
         .plot()
     };
-    let groups = series.groups.iter().map(|(name, points)| (*name, points)).collect();
+    let groups = series
+        .groups
+        .iter()
+        .map(|(name, points)| (*name, points))
+        .collect();
     let mut all = vec![
-        ("cluster-groups", over_time("Groups by phase", "groups", "", groups)),
+        (
+            "cluster-groups",
+            over_time("Groups by phase", "groups", "", groups),
+        ),
         (
             "cluster-queue",
             over_time(
                 "Requests that wait: the most in each window",
                 "requests",
                 "",
-                vec![("at the gateway", &series.gateway_queue), ("with those in engines", &series.queue)],
+                vec![
+                    ("at the gateway", &series.gateway_queue),
+                    ("with those in engines", &series.queue),
+                ],
             ),
         ),
         (
@@ -55,7 +68,10 @@ pub fn plots(summary: &ClusterSummary, series: &ClusterSeries) -> Vec<(&'static 
     ];
     if summary.demand.transfers > 0 {
         let curves = vec![("KV moved", &series.transfers)];
-        all.push(("cluster-transfers", over_time("KV transfers by their ends", "KV", "bytes/s", curves)));
+        all.push((
+            "cluster-transfers",
+            over_time("KV transfers by their ends", "KV", "bytes/s", curves),
+        ));
     }
     let markers = markers(summary);
     for (_, plot) in &mut all {

@@ -45,8 +45,16 @@ pub(super) fn outcomes(summary: &ClusterSummary) -> Table {
             ("most attempts of one request", o.most_attempts.into(), "attempts"),
             ("prompt tokens wasted", o.wasted_input_tokens.into(), "tokens"),
             ("output tokens wasted", o.wasted_output_tokens.into(), "tokens"),
-            ("output tokens given up", o.cancelled_output_tokens.into(), "tokens"),
-            ("work for nothing, estimate", share(o.lost_work_share), "of all work"),
+            (
+                "output tokens given up",
+                o.cancelled_output_tokens.into(),
+                "tokens",
+            ),
+            (
+                "work for nothing, estimate",
+                share(o.lost_work_share),
+                "of all work",
+            ),
         ],
     )
 }
@@ -83,7 +91,8 @@ const PHASE_HEADINGS: [&str; 9] = [
 ];
 
 fn busy_columns() -> [Column; 3] {
-    ["busy with prompts", "busy with output alone", "utilisation"].map(|name| Column::with_unit(name, "of serving time"))
+    ["busy with prompts", "busy with output alone", "utilisation"]
+        .map(|name| Column::with_unit(name, "of serving time"))
 }
 
 fn busy_cells(busy: &BusyShares) -> [Cell; 3] {
@@ -91,11 +100,16 @@ fn busy_cells(busy: &BusyShares) -> [Cell; 3] {
 }
 
 fn phase_columns(unit: &str) -> impl Iterator<Item = Column> + use<'_> {
-    PHASE_HEADINGS.into_iter().map(move |name| Column::with_unit(name, unit))
+    PHASE_HEADINGS
+        .into_iter()
+        .map(move |name| Column::with_unit(name, unit))
 }
 
 fn phase_cells(phases: &PhaseSeconds) -> impl Iterator<Item = Cell> + use<> {
-    phases.values().into_iter().map(|(_, seconds)| Cell::Number(seconds))
+    phases
+        .values()
+        .into_iter()
+        .map(|(_, seconds)| Cell::Number(seconds))
 }
 
 fn served_columns() -> [Column; 4] {
@@ -135,7 +149,9 @@ pub(super) fn pools(summary: &ClusterSummary) -> Table {
 
 /// A row a group.
 pub fn groups_table(summary: &ClusterSummary) -> Table {
-    let mut columns: Vec<Column> = ["number", "group", "pool", "revision", "ranks"].map(Column::plain).to_vec();
+    let mut columns: Vec<Column> = ["number", "group", "pool", "revision", "ranks"]
+        .map(Column::plain)
+        .to_vec();
     columns.extend(served_columns());
     columns.extend(busy_columns());
     columns.push(Column::with_unit("running while busy, mean", "requests"));
@@ -167,7 +183,11 @@ pub(super) fn demand(summary: &ClusterSummary) -> Table {
             ("time under load", d.offered_s.into(), "s"),
             ("prefill", d.prefill_groups.into(), "busy group-s/s"),
             ("decode", d.decode_groups.into(), "busy group-s/s"),
-            ("prefill over decode (P:D)", d.prefill_per_decode.into(), "groups/group"),
+            (
+                "prefill over decode (P:D)",
+                d.prefill_per_decode.into(),
+                "groups/group",
+            ),
             ("KV transfer", d.transfer_bytes_per_s.into(), "bytes/s"),
             ("KV moved", d.transferred_bytes.into(), "bytes"),
             ("requests whose KV was moved", d.transfers.into(), "requests"),
@@ -178,7 +198,8 @@ pub(super) fn demand(summary: &ClusterSummary) -> Table {
     table.note = Some(match d.by {
         DemandBy::Pool => "Prefill is what keeps prefill groups busy, decode what keeps the others.".into(),
         DemandBy::Step => {
-            "Prefill is steps with prompt tokens, whatever else they compute; decode is the other steps.".into()
+            "Prefill is steps with prompt tokens, whatever else they compute; decode is the other steps."
+                .into()
         }
     });
     table
@@ -193,7 +214,12 @@ pub(super) fn links(summary: &ClusterSummary) -> Option<Table> {
         Column::with_unit("share", "of bandwidth"),
     ];
     let mut table = Table::new("Links", columns);
-    for link in summary.demand.links.iter().filter(|l| l.bytes > 0 || l.share.is_some()) {
+    for link in summary
+        .demand
+        .links
+        .iter()
+        .filter(|l| l.bytes > 0 || l.share.is_some())
+    {
         table.push(vec![
             link.link.as_str().into(),
             link.bytes.into(),

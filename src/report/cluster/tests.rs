@@ -41,7 +41,10 @@ fn names_of_users_are_escaped_in_the_page_and_kept_on_their_line() {
     assert_eq!(lines.lines().count(), cluster.timeline.len());
     for line in lines.lines() {
         let value: serde_json::Value = serde_json::from_str(line).unwrap();
-        assert!(value["at_s"].is_number() && value["event"].is_string() && value["what"].is_string(), "{line}");
+        assert!(
+            value["at_s"].is_number() && value["event"].is_string() && value["what"].is_string(),
+            "{line}"
+        );
     }
     assert!(groups_csv(&summary).contains("\"<b>\"\"x\"\"\n,y/0\""));
 }
@@ -53,13 +56,23 @@ fn the_run_folder_holds_what_can_be_read_again() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &cluster, &summary).unwrap();
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
-    assert_eq!(serde_json::from_str::<ClusterSummary>(&read(CLUSTER_FILE)).unwrap(), summary);
+    assert_eq!(
+        serde_json::from_str::<ClusterSummary>(&read(CLUSTER_FILE)).unwrap(),
+        summary
+    );
     let first = read(FAILURE_TIMELINE_FILE);
-    let second_line = r#"{"at_s":10.0,"event":"crash","group":"main/1","group_number":1,"what":"main/1: group_crash"}"#;
+    let second_line =
+        r#"{"at_s":10.0,"event":"crash","group":"main/1","group_number":1,"what":"main/1: group_crash"}"#;
     assert_eq!(first.lines().nth(1), Some(second_line));
     let groups = read(GROUPS_FILE);
-    assert!(groups.starts_with("number,group,pool,revision,ranks,answered (requests),"), "{groups}");
-    assert_eq!((groups.lines().count(), read(TENANTS_FILE).lines().count()), (3, 2));
+    assert!(
+        groups.starts_with("number,group,pool,revision,ranks,answered (requests),"),
+        "{groups}"
+    );
+    assert_eq!(
+        (groups.lines().count(), read(TENANTS_FILE).lines().count()),
+        (3, 2)
+    );
 }
 
 #[test]
@@ -71,6 +84,9 @@ fn many_faults_do_not_hide_the_curves() {
     let series = ClusterSeries::of(&run, &cluster, &full_options()).unwrap();
     for (_, plot) in plots(&summary, &series) {
         let last = plot.guides.last().unwrap().label();
-        assert_eq!((plot.guides.len(), last), (9, "group_crash main/1 (and 12 more faults)"));
+        assert_eq!(
+            (plot.guides.len(), last),
+            (9, "group_crash main/1 (and 12 more faults)")
+        );
     }
 }
