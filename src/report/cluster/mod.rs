@@ -4,6 +4,8 @@ mod files;
 mod money;
 mod plots;
 mod tables;
+mod tenants;
+mod troubles;
 
 use super::html::{Block, Section};
 use super::plot::Plot;
@@ -15,7 +17,8 @@ pub use files::{
     tenants_csv, write,
 };
 pub use plots::plots;
-pub use tables::{groups_table, tenants_table};
+pub use tables::groups_table;
+pub use tenants::tenants_table;
 
 /// All tables of a summary, in print order; groups one by one only while they are few.
 pub fn all_tables(summary: &ClusterSummary) -> Vec<Table> {
@@ -23,16 +26,17 @@ pub fn all_tables(summary: &ClusterSummary) -> Vec<Table> {
         tables::outcomes(summary),
         tables::gateway(summary),
         tables::pools(summary),
+        tables::pool_phases(summary),
     ];
     if summary.groups.len() <= tables::FEW_GROUPS {
-        all.push(groups_table(summary));
+        all.extend([tables::groups(summary), tables::group_phases(summary)]);
     }
     all.push(tables::demand(summary));
     all.extend(tables::links(summary));
-    all.extend(tables::faults(summary));
-    all.extend(tables::recoveries(summary));
-    all.extend(tables::scaling(summary));
-    all.extend((summary.fairness.tenants.len() > 1).then(|| tenants_table(summary)));
+    all.extend(troubles::faults(summary));
+    all.extend(troubles::recoveries(summary));
+    all.extend(troubles::scaling(summary));
+    all.extend(tenants::tenants(summary));
     all.extend(money::cost(summary));
     all.extend(money::energy(summary));
     all

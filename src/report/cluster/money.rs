@@ -12,17 +12,23 @@ pub(super) fn cost(summary: &ClusterSummary) -> Option<Table> {
         .map(Column::plain)
         .to_vec();
     columns.push(Column::with_unit("price", "USD/h"));
+    // Phases that nobody was in are left out.
+    let all_phases = cost.usd_by_phase.values();
+    let shown: Vec<usize> = (0..all_phases.len()).filter(|&i| all_phases[i].1 > 0.0).collect();
     columns.extend(
-        ByPhase::default()
-            .values()
-            .map(|(phase, _)| Column::with_unit(phase.replace('_', ", "), "USD")),
+        shown
+            .iter()
+            .map(|&i| Column::with_unit(all_phases[i].0.replace('_', ", "), "USD")),
     );
     columns.extend([
         Column::with_unit("all", "USD"),
         Column::with_unit("for nothing", "USD"),
     ]);
     let mut table = Table::new("Cost", columns);
-    let phases = |usd: &ByPhase| usd.values().map(|(_, usd)| Cell::Number(usd));
+    let phases = |usd: &ByPhase| -> Vec<Cell> {
+        let values = usd.values();
+        shown.iter().map(|&i| Cell::Number(values[i].1)).collect()
+    };
     for pool in &cost.pools {
         let price = &pool.price;
         let mut row: Vec<Cell> = vec![
@@ -41,7 +47,7 @@ pub(super) fn cost(summary: &ClusterSummary) -> Option<Table> {
         let mut row: Vec<Cell> = vec![other.cost.name.as_str().into()];
         row.extend(blank(3));
         row.push(other.cost.usd_h.into());
-        row.extend(blank(6));
+        row.extend(blank(shown.len()));
         row.extend([other.usd.into(), Cell::Absent]);
         table.push(row);
     }

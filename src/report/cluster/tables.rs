@@ -1,6 +1,6 @@
 //! Tables of a cluster's run.
 
-use crate::metric::cluster::{BusyShares, ClusterSummary, DemandBy, PhaseSeconds};
+use crate::metric::cluster::{BusyShares, ClusterSummary, DemandBy, PhaseSeconds, Served};
 use crate::report::table::{Cell, Column, Table};
 
 /// Groups are listed one by one up to so many.
@@ -18,7 +18,7 @@ pub(super) fn figures(title: &str, rows: impl IntoIterator<Item = Row>) -> Table
     table
 }
 
-fn share(value: Option<f64>) -> Cell {
+pub(super) fn share(value: Option<f64>) -> Cell {
     value.map_or(Cell::Absent, Cell::Share)
 }
 
@@ -78,50 +78,24 @@ pub(super) fn gateway(summary: &ClusterSummary) -> Table {
     )
 }
 
-const PHASE_HEADINGS: [&str; 9] = [
-    "provision",
-    "load weights",
-    "compile",
-    "capture",
-    "warm",
-    "ready, idle",
-    "ready, busy",
-    "draining",
-    "failed",
-];
-
 fn busy_columns() -> [Column; 3] {
-    ["busy with prompts", "busy with output alone", "utilisation"]
-        .map(|name| Column::with_unit(name, "of serving time"))
+    ["busy, prompts", "busy, output", "busy"].map(|name| Column::with_unit(name, "share"))
 }
 
 fn busy_cells(busy: &BusyShares) -> [Cell; 3] {
     [busy.prefill_share, busy.decode_share, busy.utilisation].map(share)
 }
 
-fn phase_columns(unit: &str) -> impl Iterator<Item = Column> + use<'_> {
-    PHASE_HEADINGS
-        .into_iter()
-        .map(move |name| Column::with_unit(name, unit))
-}
-
-fn phase_cells(phases: &PhaseSeconds) -> impl Iterator<Item = Cell> + use<> {
-    phases
-        .values()
-        .into_iter()
-        .map(|(_, seconds)| Cell::Number(seconds))
-}
-
 fn served_columns() -> [Column; 4] {
     [
         Column::with_unit("answered", "requests"),
-        Column::with_unit("prefilled for others", "requests"),
+        Column::with_unit("prefilled", "requests"),
         Column::with_unit("prompts", "tokens"),
         Column::with_unit("output", "tokens"),
     ]
 }
 
-fn served_cells(served: &crate::metric::cluster::Served) -> [Cell; 4] {
+fn served_cells(served: &Served) -> [Cell; 4] {
     [
         served.answered.into(),
         served.prefilled.into(),
@@ -130,32 +104,90 @@ fn served_cells(served: &crate::metric::cluster::Served) -> [Cell; 4] {
     ]
 }
 
-/// A row a pool, and their sum.
+/// A row a pool, and their sum: what they served, how busy they were of the time in which they serve.
 pub(super) fn pools(summary: &ClusterSummary) -> Table {
     let mut columns = vec![Column::plain("pool"), Column::plain("groups")];
     columns.extend(served_columns());
     columns.extend(busy_columns());
-    columns.extend(phase_columns("group-s"));
     let mut table = Table::new("Pools", columns);
     for pool in summary.pools.iter().chain([&summary.total]) {
         let mut row = vec![pool.pool.as_str().into(), pool.groups.into()];
         row.extend(served_cells(&pool.served));
         row.extend(busy_cells(&pool.busy));
-        row.extend(phase_cells(&pool.phases));
         table.push(row);
     }
     table
 }
 
-/// A row a group.
+/// A row a group, the same.
+pub(super) fn groups(summary: &ClusterSummary) -> Table {
+    let mut columns = vec![Column::plain("group"), Column::plain("revision")];
+    columns.extend(served_columns());
+    columns.extend(busy_columns());
+    columns.push(Column::with_unit("running, mean", "requests"));
+    let mut table = Table::new("Groups", columns);
+    for group in &summary.groups {
+        let mut row = vec![group.name.as_str().into(), u64::from(group.revision).into()];
+        row.extend(served_cells(&group.served));
+        row.extend(busy_cells(&group.busy));
+        row.push(group.mean_running.into());
+        table.push(row);
+    }
+    table
+}
+
+/// Time in phases; those that nobody was in are left out.
+fn phases<'a>(
+    title: &str,
+    of: &str,
+    unit: &str,
+    rows: impl Iterator<Item = (&'a str, &'a PhaseSeconds)>,
+) -> Table {
+    let rows: Vec<(&str, &PhaseSeconds)> = rows.collect();
+    let was_any = |i: usize| rows.iter().any(|(_, phases)| phases.values()[i].1 > 0.0);
+    let shown: Vec<usize> = (0..PhaseSeconds::default().values().len())
+        .filter(|&i| was_any(i))
+        .collect();
+    let names = PhaseSeconds::default().values();
+    let mut columns = vec![Column::plain(of)];
+    columns.extend(shown.iter().map(|&i| Column::with_unit(names[i].0, unit)));
+    columns.push(Column::with_unit("all", unit));
+    let mut table = Table::new(title, columns);
+    for (name, phases) in rows {
+        let mut row: Vec<Cell> = vec![name.into()];
+        row.extend(shown.iter().map(|&i| Cell::Number(phases.values()[i].1)));
+        row.push(phases.total().into());
+        table.push(row);
+    }
+    table
+}
+
+/// Time of pools by phase.
+pub(super) fn pool_phases(summary: &ClusterSummary) -> Table {
+    let pools = summary.pools.iter().chain([&summary.total]);
+    let rows = pools.map(|pool| (pool.pool.as_str(), &pool.phases));
+    phases("Pools by phase", "pool", "group-s", rows)
+}
+
+/// Time of groups by phase.
+pub(super) fn group_phases(summary: &ClusterSummary) -> Table {
+    let rows = summary
+        .groups
+        .iter()
+        .map(|group| (group.name.as_str(), &group.phases));
+    phases("Groups by phase", "group", "s", rows)
+}
+
+/// A row a group, with everything: for a file.
 pub fn groups_table(summary: &ClusterSummary) -> Table {
     let mut columns: Vec<Column> = ["number", "group", "pool", "revision", "ranks"]
         .map(Column::plain)
         .to_vec();
     columns.extend(served_columns());
     columns.extend(busy_columns());
-    columns.push(Column::with_unit("running while busy, mean", "requests"));
-    columns.extend(phase_columns("s"));
+    columns.push(Column::with_unit("running, mean", "requests"));
+    let names = PhaseSeconds::default().values();
+    columns.extend(names.map(|(name, _)| Column::with_unit(name, "s")));
     let mut table = Table::new("Groups", columns);
     for group in &summary.groups {
         let mut row: Vec<Cell> = vec![
@@ -168,7 +200,7 @@ pub fn groups_table(summary: &ClusterSummary) -> Table {
         row.extend(served_cells(&group.served));
         row.extend(busy_cells(&group.busy));
         row.push(group.mean_running.into());
-        row.extend(phase_cells(&group.phases));
+        row.extend(group.phases.values().map(|(_, seconds)| Cell::Number(seconds)));
         table.push(row);
     }
     table
@@ -228,165 +260,4 @@ pub(super) fn links(summary: &ClusterSummary) -> Option<Table> {
         ]);
     }
     (!table.rows.is_empty()).then_some(table)
-}
-
-/// A row a fault: who knew when.
-pub(super) fn faults(summary: &ClusterSummary) -> Option<Table> {
-    let columns = vec![
-        Column::with_unit("at", "s"),
-        Column::plain("fault"),
-        Column::plain("groups hit"),
-        Column::plain("ready ones lost"),
-        Column::with_unit("detected after", "s"),
-        Column::with_unit("routes removed after", "s"),
-        Column::with_unit("capacity back after", "s"),
-        Column::with_unit("mended after", "s"),
-        Column::plain("overlapped"),
-    ];
-    let mut table = Table::new("Faults", columns);
-    for fault in &summary.faults {
-        table.push(vec![
-            fault.at_s.into(),
-            fault.what.as_str().into(),
-            (fault.groups.len() as u64).into(),
-            fault.ready_lost.into(),
-            fault.detected_after_s.into(),
-            fault.routes_removed_after_s.into(),
-            fault.capacity_back_after_s.into(),
-            fault.mended_after_s.into(),
-            if fault.is_overlapped { "yes" } else { "no" }.into(),
-        ]);
-    }
-    (!table.rows.is_empty()).then_some(table)
-}
-
-/// A row a fault: goodput and queue.
-pub(super) fn recoveries(summary: &ClusterSummary) -> Option<Table> {
-    let columns = vec![
-        Column::with_unit("at", "s"),
-        Column::plain("fault"),
-        Column::with_unit("goodput before", "requests/s"),
-        Column::with_unit("trough", "requests/s"),
-        Column::with_unit("below", "s"),
-        Column::with_unit("recovered after", "s"),
-        Column::with_unit("queue before", "requests"),
-        Column::with_unit("longest queue", "requests"),
-        Column::with_unit("queue area", "request-s"),
-        Column::with_unit("queue back after", "s"),
-    ];
-    let mut table = Table::new("Recovery", columns);
-    for fault in &summary.faults {
-        let Some(r) = &fault.recovery else { continue };
-        table.push(vec![
-            fault.at_s.into(),
-            fault.what.as_str().into(),
-            r.goodput_before_rps.into(),
-            r.trough_rps.into(),
-            r.below_s.into(),
-            r.recovered_after_s.into(),
-            r.queue_before.into(),
-            r.queue_max.into(),
-            r.queue_area_request_s.into(),
-            r.queue_back_after_s.into(),
-        ]);
-    }
-    let by = &summary.judged_by;
-    table.note = Some(format!(
-        "Windows of {} s; before: up to {} of them. Back: no more than {} % below that for {} in a row. A dash: not before \
-         the end.",
-        by.window_s,
-        by.baseline_windows,
-        crate::report::number::short(100.0 * by.back_within),
-        by.hold_windows,
-    ));
-    (!table.rows.is_empty()).then_some(table)
-}
-
-/// A row a pool, if anything ever scaled.
-pub(super) fn scaling(summary: &ClusterSummary) -> Option<Table> {
-    let columns = vec![
-        Column::plain("pool"),
-        Column::with_unit("ready, mean", "groups"),
-        Column::with_unit("fewest", "groups"),
-        Column::with_unit("most", "groups"),
-        Column::with_unit("beyond need", "group-h"),
-        Column::with_unit("up", "decisions"),
-        Column::with_unit("down", "decisions"),
-        Column::with_unit("reversals", "decisions"),
-        Column::with_unit("shortest reversal", "s"),
-        Column::with_unit("new group ready, mean", "s"),
-        Column::with_unit("new group ready, longest", "s"),
-        Column::with_unit("never ready", "groups"),
-    ];
-    let mut table = Table::new("Scaling", columns);
-    let scales = summary.scaling.iter().any(|s| s.scale_ups + s.scale_downs > 0);
-    for pool in summary.scaling.iter().filter(|_| scales) {
-        table.push(vec![
-            pool.pool.as_str().into(),
-            pool.ready_mean.into(),
-            pool.ready_min.into(),
-            pool.ready_max.into(),
-            pool.overshoot_group_h.into(),
-            pool.scale_ups.into(),
-            pool.scale_downs.into(),
-            pool.reversals.into(),
-            pool.shortest_reversal_s.into(),
-            pool.scale_up_latency.mean.into(),
-            pool.scale_up_latency.max.into(),
-            pool.never_ready.into(),
-        ]);
-    }
-    (!table.rows.is_empty()).then_some(table)
-}
-
-/// A row a tenant.
-pub fn tenants_table(summary: &ClusterSummary) -> Table {
-    let columns = vec![
-        Column::plain("tenant"),
-        Column::plain("name"),
-        Column::plain("weight"),
-        Column::with_unit("offered", "requests"),
-        Column::with_unit("admitted", "requests"),
-        Column::with_unit("completed", "requests"),
-        Column::with_unit("completed work", "weighted tokens"),
-        Column::with_unit("completed", "of all work"),
-        Column::with_unit("deviation from its share", "ratio - 1"),
-        Column::with_unit("backlogged", "s"),
-        Column::with_unit("wait, mean", "s"),
-        Column::with_unit("wait, longest", "s"),
-        Column::with_unit("longest starvation", "s"),
-        Column::with_unit("KV held", "byte-s"),
-        Column::with_unit("KV held", "of all"),
-        Column::with_unit("found in prefix cache", "of its prompts"),
-        Column::with_unit("found in prefix cache", "of all finds"),
-    ];
-    let mut table = Table::new("Tenants", columns);
-    for t in &summary.fairness.tenants {
-        table.push(vec![
-            u64::from(t.tenant).into(),
-            summary.tenant_names.get(&t.tenant).cloned().into(),
-            t.weight.into(),
-            t.offered.into(),
-            t.admitted.into(),
-            t.completed.into(),
-            t.completed_work.into(),
-            share(t.completed_share),
-            t.share_deviation.map_or(Cell::Absent, Cell::Relative),
-            t.backlogged_s.into(),
-            t.queue_age_mean_s.into(),
-            t.queue_age_max_s.into(),
-            t.longest_starvation_s.into(),
-            t.kv_share.map(|_| t.kv_byte_seconds).into(),
-            share(t.kv_share),
-            share(t.cached_share_of_input),
-            share(t.cached_share_of_all),
-        ]);
-    }
-    let index = |x: Option<f64>| x.map_or_else(|| "–".to_owned(), crate::report::number::short);
-    table.note = Some(format!(
-        "Jain's index of completed work over weight {}, of service over service due {}.",
-        index(summary.fairness.jain_completed),
-        index(summary.fairness.jain_backlogged),
-    ));
-    table
 }

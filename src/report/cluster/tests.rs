@@ -1,12 +1,24 @@
 use super::*;
-use crate::metric::cluster::fixture::{full_options, outage};
+use crate::metric::cluster::fixture::{event, full_options, outage};
 use crate::metric::cluster::{ClusterSeries, ClusterSummary};
+use crate::metric::cost::OtherCost;
 
 /// What the hand-worked outage prints. After a change that is meant: `BLESS=1 cargo test golden`, and read it.
 #[test]
 fn the_golden_tables() {
-    let (run, cluster) = outage();
-    let summary = ClusterSummary::of(&run, &cluster, &full_options()).unwrap();
+    let (run, mut cluster) = outage();
+    // Two tenants and an autoscaler, so that every table is there.
+    cluster.jobs.iter_mut().skip(40).for_each(|j| j.tenant = 1);
+    let mut options = full_options();
+    options.other_costs.push(OtherCost {
+        name: "control plane".into(),
+        usd_h: 1.0,
+        source: None,
+    });
+    options.link_bytes_per_s.insert("spine".into(), 1_000);
+    cluster.links.push(("spine".into(), 20_000));
+    cluster.timeline.push(event(30, "scale", None, "main: +1 groups"));
+    let summary = ClusterSummary::of(&run, &cluster, &options).unwrap();
     let printed = tables(&summary);
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/report/cluster/golden.txt");
     if std::env::var_os("BLESS").is_some() {
