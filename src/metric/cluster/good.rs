@@ -88,9 +88,9 @@ impl Good {
 fn about_a_fiftieth(span: SimDuration) -> SimDuration {
     let most = span.as_nanos() / 50;
     let mut length: u64 = 1_000_000;
-    let mut factors = [2, 5, 10].into_iter().cycle();
+    let factors = [2, 5, 10].into_iter().cycle();
     let mut decade = length;
-    while let Some(factor) = factors.next() {
+    for factor in factors {
         let next = decade.saturating_mul(factor);
         if next > most || next == u64::MAX {
             break;

@@ -65,8 +65,11 @@ impl ClusterSeries {
     }
 }
 
+/// A name, and which phases it counts.
+type Kind = (&'static str, fn(Phase) -> bool);
+
 fn groups(run: &RunRecord, cluster: &ClusterRecord) -> Vec<(&'static str, Points)> {
-    let kinds: [(&'static str, fn(Phase) -> bool); 4] = [
+    let kinds: [Kind; 4] = [
         ("ready", |p| p == Phase::Ready),
         ("starting", |p| matches!(p, Phase::Starting(_))),
         ("draining", |p| p == Phase::Draining),

@@ -1,7 +1,7 @@
 //! Tables of faults and scaling.
 
 use crate::metric::cluster::ClusterSummary;
-use crate::report::table::{Cell, Column, Table};
+use crate::report::table::{Column, Table};
 
 /// A row a fault: who knew when.
 pub(super) fn faults(summary: &ClusterSummary) -> Option<Table> {
