@@ -5,7 +5,6 @@ use approx::assert_relative_eq;
 use super::fixture::*;
 use super::*;
 use crate::cluster::lifecycle::{Phase, Stage};
-use crate::record::Status;
 
 fn summary() -> ClusterSummary {
     let (run, cluster) = outage();

@@ -20,6 +20,9 @@ pub use plots::plots;
 pub use tables::groups_table;
 pub use tenants::tenants_table;
 
+/// Characters of a line in the terminal; headings are broken to fit.
+const WIDTH: Option<u16> = Some(160);
+
 /// All tables of a summary, in print order; groups one by one only while they are few.
 pub fn all_tables(summary: &ClusterSummary) -> Vec<Table> {
     let mut all = vec![
@@ -46,7 +49,7 @@ pub fn all_tables(summary: &ClusterSummary) -> Vec<Table> {
 pub fn tables(summary: &ClusterSummary) -> String {
     let mut text = String::new();
     for table in all_tables(summary) {
-        text += &table.terminal(None);
+        text += &table.terminal(WIDTH);
         text += "\n\n";
     }
     for limitation in &summary.limitations {
