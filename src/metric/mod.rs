@@ -4,6 +4,7 @@
 //! go through the same code.
 
 mod bins;
+pub mod cluster;
 pub mod cost;
 pub mod diagnose;
 pub mod energy;

@@ -27,6 +27,10 @@ pub struct JobRecord {
     pub prefill_group: Option<u32>,
     /// When its KV had been moved.
     pub transfer: Option<SimTime>,
+    /// When it had its terminal state, as the gateway knew it; none if that was not kept.
+    pub ended: Option<SimTime>,
+    /// Times that a group went on where another one had broken off; none if that was not kept.
+    pub resumes: Option<u32>,
 }
 
 /// One replica group's life.

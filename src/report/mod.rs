@@ -1,5 +1,6 @@
 //! What people read: tables for the terminal, SVG plots with their data, one self-contained HTML page.
 
+pub mod cluster;
 pub mod compare;
 pub mod context;
 pub mod diagnosis_tables;

@@ -101,7 +101,9 @@ impl<R: Recorder> Fleet<'_, R> {
 
     /// A job has its terminal state: that of its record, or another one. Attempts that are left are given up.
     fn end_job(&mut self, job: JobNumber, status: Option<Status>) {
+        let now = self.now();
         let j = self.jobs.get(job);
+        j.told.ended = Some(now);
         let was_active = j.state == JobState::Active;
         j.state = JobState::Ended;
         if let Some(status) = status {
@@ -113,7 +115,6 @@ impl<R: Recorder> Fleet<'_, R> {
             self.cancel(place);
         }
         if status.is_some() {
-            let now = self.now();
             self.gateway.answered.push(now);
         }
     }
@@ -158,8 +159,9 @@ impl<R: Recorder> Fleet<'_, R> {
             self.recorder.broke(&mut record);
             let kept = std::mem::take(&mut self.attempts.live(place).kept);
             let j = self.jobs.get(job);
-            if resumes {
+            if resumes && record.output_tokens > 0 {
                 j.resumed_tokens = record.output_tokens;
+                j.told.resumes = j.told.resumes.map(|n| n + 1);
             }
             (j.record, j.kept) = (record, kept);
         }

@@ -81,6 +81,7 @@ impl<K: Default> Jobs<K> {
         };
         let told = JobRecord {
             tenant: asked.tenant,
+            resumes: Some(0),
             ..JobRecord::default()
         };
         self.window.push_back(Job {

@@ -1,0 +1,162 @@
+//! What autoscaling did: capacity beyond need, thrash, how long a new group took.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::curve::{Curve, groups_in};
+use super::groups::pool_name;
+use super::phases::steps_of;
+use crate::cluster::lifecycle::Phase;
+use crate::metric::percentile::{Sample, Stats};
+use crate::record::{ClusterRecord, GroupRecord, RunRecord};
+use crate::units::{SimDuration, SimTime};
+
+/// One pool's scaling.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PoolScaling {
+    /// Its name.
+    pub pool: String,
+    /// Ready groups, mean over the run; null for a run without length.
+    pub ready_mean: Option<f64>,
+    /// The fewest at an instant of the run.
+    pub ready_min: u64,
+    /// The most.
+    pub ready_max: u64,
+    /// Group-hours of ready groups beyond need. Need is told window by window: the smallest whole number of groups that
+    /// could have been busy as long as the pool was, each for at most the target utilisation of the window. Null when
+    /// steps were not kept.
+    pub overshoot_group_h: Option<f64>,
+    /// Decisions for more groups.
+    pub scale_ups: u64,
+    /// Decisions for fewer.
+    pub scale_downs: u64,
+    /// Decisions in the other direction than the one before: thrash.
+    pub reversals: u64,
+    /// The shortest time between two such decisions.
+    pub shortest_reversal_s: Option<f64>,
+    /// From a decision for more groups to each new group's being ready.
+    pub scale_up_latency: Stats,
+    /// New groups that were never ready.
+    pub never_ready: u64,
+}
+
+/// Each pool's scaling.
+pub fn scaling(
+    run: &RunRecord,
+    cluster: &ClusterRecord,
+    window: SimDuration,
+    target_utilisation: f64,
+) -> Vec<PoolScaling> {
+    let pools = 0..cluster.pools.len() as u32;
+    pools
+        .map(|pool| of_pool(pool, run, cluster, window, target_utilisation))
+        .collect()
+}
+
+fn of_pool(
+    pool: u32,
+    run: &RunRecord,
+    cluster: &ClusterRecord,
+    window: SimDuration,
+    target_utilisation: f64,
+) -> PoolScaling {
+    let groups = || cluster.groups.iter().filter(move |g| g.pool == pool);
+    let ready = groups_in(groups(), run.end, |phase| phase == Phase::Ready);
+    let name = pool_name(cluster, pool);
+    let decisions = decisions(cluster, &name);
+    let reversals: Vec<SimDuration> = decisions
+        .windows(2)
+        .filter(|pair| (pair[0].1 > 0) != (pair[1].1 > 0))
+        .map(|pair| pair[1].0.since(pair[0].0))
+        .collect();
+    let ups: Vec<SimTime> = decisions.iter().filter(|d| d.1 > 0).map(|d| d.0).collect();
+    let started = groups().filter_map(|g| {
+        let asked = g.phases.first()?.0;
+        ups.binary_search(&asked).ok()?;
+        let first_ready = g.phases.iter().find(|(_, phase)| *phase == Phase::Ready);
+        Some(first_ready.map(|(at, _)| at.since(asked).as_nanos()))
+    });
+    let started: Vec<Option<u64>> = started.collect();
+    let values: Vec<i64> = ready
+        .stretches(SimTime::ZERO, run.end)
+        .map(|(_, _, n)| n)
+        .collect();
+    let count = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
+    PoolScaling {
+        ready_mean: ready.mean(SimTime::ZERO, run.end),
+        ready_min: count(values.iter().copied().min()),
+        ready_max: count(values.iter().copied().max()),
+        overshoot_group_h: overshoot(run, groups(), &ready, window, target_utilisation),
+        scale_ups: ups.len() as u64,
+        scale_downs: (decisions.len() - ups.len()) as u64,
+        reversals: reversals.len() as u64,
+        shortest_reversal_s: reversals.iter().min().map(|d| d.as_secs_f64()),
+        never_ready: started.iter().filter(|s| s.is_none()).count() as u64,
+        scale_up_latency: Sample::from_values(started.into_iter().flatten()).stats_s(),
+        pool: name,
+    }
+}
+
+/// Decisions about a pool by time: when, and how many groups more.
+fn decisions(cluster: &ClusterRecord, pool: &str) -> Vec<(SimTime, i64)> {
+    let of_pool = cluster
+        .timeline
+        .iter()
+        .filter(|e| e.event == "scale")
+        .filter_map(|event| {
+            let (name, change) = event.what.rsplit_once(": ")?;
+            let change = change.split(' ').next()?.parse().ok()?;
+            (name == pool && change != 0).then_some((event.at, change))
+        });
+    of_pool.collect()
+}
+
+fn overshoot<'a>(
+    run: &RunRecord,
+    groups: impl Iterator<Item = &'a GroupRecord>,
+    ready: &Curve,
+    window: SimDuration,
+    target_utilisation: f64,
+) -> Option<f64> {
+    let length = window.as_nanos();
+    let windows = run.end.as_nanos().div_ceil(length.max(1)) as usize;
+    let mut busy_s = vec![0.0; windows];
+    for group in groups {
+        let of_a_rank = 1.0 / group.replicas.len().max(1) as f64;
+        for replica in group
+            .replicas
+            .iter()
+            .filter_map(|&r| run.replicas.get(r as usize))
+        {
+            if replica.step_ends.is_empty() && replica.busy != crate::record::Busy::default() {
+                return None;
+            }
+            for (start, end) in steps_of(replica, 0) {
+                spread(&mut busy_s, start, end.min(run.end), length, of_a_rank);
+            }
+        }
+    }
+    let beyond = (0_u64..).zip(&busy_s).map(|(k, busy_s)| {
+        let from = SimTime(k * length);
+        let to = SimTime((k + 1).saturating_mul(length)).min(run.end);
+        let lasts = to.since(from).as_secs_f64();
+        let ready_s = ready.integral(from, to, |n| n as f64);
+        // The tolerance is for groups that were busy all the time.
+        let need = (busy_s / (target_utilisation * lasts) - 1e-9).ceil().max(0.0);
+        (ready_s - need * lasts).max(0.0)
+    });
+    Some(beyond.sum::<f64>() / 3_600.0)
+}
+
+/// Adds a step to the windows that it touches.
+fn spread(busy_s: &mut [f64], start: SimTime, end: SimTime, length: u64, weight: f64) {
+    let mut at = start;
+    while at < end {
+        let k = at.as_nanos() / length;
+        let until = SimTime((k + 1).saturating_mul(length)).min(end);
+        if let Some(busy) = busy_s.get_mut(k as usize) {
+            *busy += until.since(at).as_secs_f64() * weight;
+        }
+        at = until;
+    }
+}

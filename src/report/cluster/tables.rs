@@ -1,0 +1,263 @@
+//! Tables of a cluster's run.
+
+use crate::metric::cluster::{BusyShares, ClusterSummary, DemandBy, PhaseSeconds, Served};
+use crate::report::table::{Cell, Column, Table};
+
+/// Groups are listed one by one up to so many.
+pub(super) const FEW_GROUPS: usize = 24;
+
+/// Figure, value, unit.
+pub(super) type Row = (&'static str, Cell, &'static str);
+
+/// A table of figures with a unit each.
+pub(super) fn figures(title: &str, rows: impl IntoIterator<Item = Row>) -> Table {
+    let mut table = Table::new(title, ["figure", "value", "unit"].map(Column::plain).to_vec());
+    for (figure, value, unit) in rows {
+        table.push(vec![figure.into(), value, unit.into()]);
+    }
+    table
+}
+
+pub(super) fn share(value: Option<f64>) -> Cell {
+    value.map_or(Cell::Absent, Cell::Share)
+}
+
+/// What became of requests.
+pub(super) fn outcomes(summary: &ClusterSummary) -> Table {
+    let o = &summary.outcomes;
+    figures(
+        "Requests of the cluster",
+        [
+            ("offered", o.offered.into(), "requests"),
+            ("completed", o.completed.into(), "requests"),
+            ("completed within all targets", o.good.into(), "requests"),
+            ("failed", o.failed.into(), "requests"),
+            ("timed out", o.timed_out.into(), "requests"),
+            ("rejected", o.rejected.into(), "requests"),
+            ("unfinished", o.unfinished.into(), "requests"),
+            ("of these, stranded", o.stranded.into(), "requests"),
+            ("tried again", o.retried.into(), "requests"),
+            ("resumed elsewhere", o.resumed.into(), "requests"),
+            ("retries", o.retries.into(), "attempts"),
+            ("retries refused", o.retries_refused.into(), "attempts"),
+            ("attempts", o.attempts.into(), "attempts"),
+            ("retry amplification", o.amplification.into(), "attempts/request"),
+            ("most attempts of one request", o.most_attempts.into(), "attempts"),
+            ("prompt tokens wasted", o.wasted_input_tokens.into(), "tokens"),
+            ("output tokens wasted", o.wasted_output_tokens.into(), "tokens"),
+            (
+                "output tokens given up",
+                o.cancelled_output_tokens.into(),
+                "tokens",
+            ),
+            (
+                "work for nothing, estimate",
+                share(o.lost_work_share),
+                "of all work",
+            ),
+        ],
+    )
+}
+
+/// The queue in front.
+pub(super) fn gateway(summary: &ClusterSummary) -> Table {
+    let g = &summary.gateway;
+    let wait = &g.wait;
+    figures(
+        "Gateway",
+        [
+            ("queue, mean", g.queue_mean.into(), "requests"),
+            ("queue, most", g.queue_max.into(), "requests"),
+            ("wait, mean", wait.mean.into(), "s"),
+            ("wait p50", wait.p50.into(), "s"),
+            ("wait p90", wait.p90.into(), "s"),
+            ("wait p99", wait.p99.into(), "s"),
+            ("wait, longest", wait.max.into(), "s"),
+            ("never sent on", g.never_dispatched.into(), "requests"),
+        ],
+    )
+}
+
+fn busy_columns() -> [Column; 3] {
+    ["busy, prompts", "busy, output", "busy"].map(|name| Column::with_unit(name, "share"))
+}
+
+fn busy_cells(busy: &BusyShares) -> [Cell; 3] {
+    [busy.prefill_share, busy.decode_share, busy.utilisation].map(share)
+}
+
+fn served_columns() -> [Column; 4] {
+    [
+        Column::with_unit("answered", "requests"),
+        Column::with_unit("prefilled", "requests"),
+        Column::with_unit("prompts", "tokens"),
+        Column::with_unit("output", "tokens"),
+    ]
+}
+
+fn served_cells(served: &Served) -> [Cell; 4] {
+    [
+        served.answered.into(),
+        served.prefilled.into(),
+        (served.input_tokens + served.prefilled_tokens).into(),
+        served.output_tokens.into(),
+    ]
+}
+
+/// A row a pool, and their sum: what they served, how busy they were of the time in which they serve.
+pub(super) fn pools(summary: &ClusterSummary) -> Table {
+    let mut columns = vec![Column::plain("pool"), Column::plain("groups")];
+    columns.extend(served_columns());
+    columns.extend(busy_columns());
+    let mut table = Table::new("Pools", columns);
+    for pool in summary.pools.iter().chain([&summary.total]) {
+        let mut row = vec![pool.pool.as_str().into(), pool.groups.into()];
+        row.extend(served_cells(&pool.served));
+        row.extend(busy_cells(&pool.busy));
+        table.push(row);
+    }
+    table
+}
+
+/// A row a group, the same.
+pub(super) fn groups(summary: &ClusterSummary) -> Table {
+    let mut columns = vec![Column::plain("group"), Column::plain("revision")];
+    columns.extend(served_columns());
+    columns.extend(busy_columns());
+    columns.push(Column::with_unit("running, mean", "requests"));
+    let mut table = Table::new("Groups", columns);
+    for group in &summary.groups {
+        let mut row = vec![group.name.as_str().into(), u64::from(group.revision).into()];
+        row.extend(served_cells(&group.served));
+        row.extend(busy_cells(&group.busy));
+        row.push(group.mean_running.into());
+        table.push(row);
+    }
+    table
+}
+
+/// Time in phases; those that nobody was in are left out.
+fn phases<'a>(
+    title: &str,
+    of: &str,
+    unit: &str,
+    rows: impl Iterator<Item = (&'a str, &'a PhaseSeconds)>,
+) -> Table {
+    let rows: Vec<(&str, &PhaseSeconds)> = rows.collect();
+    let was_any = |i: usize| rows.iter().any(|(_, phases)| phases.values()[i].1 > 0.0);
+    let shown: Vec<usize> = (0..PhaseSeconds::default().values().len())
+        .filter(|&i| was_any(i))
+        .collect();
+    let names = PhaseSeconds::default().values();
+    let mut columns = vec![Column::plain(of)];
+    columns.extend(shown.iter().map(|&i| Column::with_unit(names[i].0, unit)));
+    columns.push(Column::with_unit("all", unit));
+    let mut table = Table::new(title, columns);
+    for (name, phases) in rows {
+        let mut row: Vec<Cell> = vec![name.into()];
+        row.extend(shown.iter().map(|&i| Cell::Number(phases.values()[i].1)));
+        row.push(phases.total().into());
+        table.push(row);
+    }
+    table
+}
+
+/// Time of pools by phase.
+pub(super) fn pool_phases(summary: &ClusterSummary) -> Table {
+    let pools = summary.pools.iter().chain([&summary.total]);
+    let rows = pools.map(|pool| (pool.pool.as_str(), &pool.phases));
+    phases("Pools by phase", "pool", "group-s", rows)
+}
+
+/// Time of groups by phase.
+pub(super) fn group_phases(summary: &ClusterSummary) -> Table {
+    let rows = summary
+        .groups
+        .iter()
+        .map(|group| (group.name.as_str(), &group.phases));
+    phases("Groups by phase", "group", "s", rows)
+}
+
+/// A row a group, with everything: for a file.
+pub fn groups_table(summary: &ClusterSummary) -> Table {
+    let mut columns: Vec<Column> = ["number", "group", "pool", "revision", "ranks"]
+        .map(Column::plain)
+        .to_vec();
+    columns.extend(served_columns());
+    columns.extend(busy_columns());
+    columns.push(Column::with_unit("running, mean", "requests"));
+    let names = PhaseSeconds::default().values();
+    columns.extend(names.map(|(name, _)| Column::with_unit(name, "s")));
+    let mut table = Table::new("Groups", columns);
+    for group in &summary.groups {
+        let mut row: Vec<Cell> = vec![
+            u64::from(group.group).into(),
+            group.name.as_str().into(),
+            group.pool.as_str().into(),
+            u64::from(group.revision).into(),
+            group.ranks.into(),
+        ];
+        row.extend(served_cells(&group.served));
+        row.extend(busy_cells(&group.busy));
+        row.push(group.mean_running.into());
+        row.extend(group.phases.values().map(|(_, seconds)| Cell::Number(seconds)));
+        table.push(row);
+    }
+    table
+}
+
+/// Prefill, decode and transfers apart.
+pub(super) fn demand(summary: &ClusterSummary) -> Table {
+    let d = &summary.demand;
+    let mut table = figures(
+        "Demand",
+        [
+            ("time under load", d.offered_s.into(), "s"),
+            ("prefill", d.prefill_groups.into(), "busy group-s/s"),
+            ("decode", d.decode_groups.into(), "busy group-s/s"),
+            (
+                "prefill over decode (P:D)",
+                d.prefill_per_decode.into(),
+                "groups/group",
+            ),
+            ("KV transfer", d.transfer_bytes_per_s.into(), "bytes/s"),
+            ("KV moved", d.transferred_bytes.into(), "bytes"),
+            ("requests whose KV was moved", d.transfers.into(), "requests"),
+            ("transfers that failed", d.failed_transfers.into(), "transfers"),
+            ("leases that expired", d.leases_expired.into(), "prefills"),
+        ],
+    );
+    table.note = Some(match d.by {
+        DemandBy::Pool => "Prefill is what keeps prefill groups busy, decode what keeps the others.".into(),
+        DemandBy::Step => {
+            "Prefill is steps with prompt tokens, whatever else they compute; decode is the other steps."
+                .into()
+        }
+    });
+    table
+}
+
+/// A row a link that carried something or has a known bandwidth.
+pub(super) fn links(summary: &ClusterSummary) -> Option<Table> {
+    let columns = vec![
+        Column::plain("link"),
+        Column::with_unit("carried", "bytes"),
+        Column::with_unit("rate", "bytes/s"),
+        Column::with_unit("share", "of bandwidth"),
+    ];
+    let mut table = Table::new("Links", columns);
+    for link in summary
+        .demand
+        .links
+        .iter()
+        .filter(|l| l.bytes > 0 || l.share.is_some())
+    {
+        table.push(vec![
+            link.link.as_str().into(),
+            link.bytes.into(),
+            link.bytes_per_s.into(),
+            share(link.share),
+        ]);
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
