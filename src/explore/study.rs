@@ -12,7 +12,7 @@ use crate::metric::saturation::ArrivalSpan;
 use crate::metric::streamed::StreamedSummary;
 use crate::metric::summary::Boundary;
 use crate::metric::{Diagnosis, Slo, Summary, SummaryOptions, Verdict, Window};
-use crate::record::RunRecord;
+use crate::record::{ClusterRecord, RunRecord};
 use crate::scenario::{Machine, Plan, SloTargets};
 use crate::sim::{self, FrontEnd, LoadModel, Pace, SimError, StreamError, WorldConfig};
 use crate::steptime::hull::HullBounds;
@@ -45,11 +45,21 @@ const PRECISION: f64 = 0.02;
 const NOT_DIAGNOSED: &str =
     "no diagnosis: it needs the gauges of every step beside the requests that wait, which were not kept";
 
+/// Why a cluster's run gets no verdict.
+const CLUSTER_NOT_DIAGNOSED: &str = "no diagnosis: what held a run back is told of replicas apart, not of a cluster's groups, queues and links";
+
+/// Passes the pools' step times on.
+fn step_times<'a>(watched: &'a [Watched<'_>]) -> Vec<&'a dyn StepTime> {
+    watched.iter().map(|w| w as &dyn StepTime).collect()
+}
+
 /// One simulated run and what belongs to it.
 #[derive(Debug)]
 pub struct StudyRun {
     /// Raw events.
     pub record: RunRecord,
+    /// What happened in the cluster, if the plan is one.
+    pub cluster: Option<ClusterRecord>,
     /// Its figures.
     pub summary: Summary,
     /// Share of the steps whose batch lies outside what the step times were fitted to; `None` without a fit.
@@ -72,6 +82,8 @@ impl StudyRun {
 pub struct SummaryRun {
     /// Its figures.
     pub summary: Summary,
+    /// What happened in the cluster, if the plan is one.
+    pub cluster: Option<ClusterRecord>,
     /// Replicas.
     pub replicas: usize,
     /// Steps of all replicas, those outside of the measured window too.
@@ -84,8 +96,9 @@ pub struct SummaryRun {
 #[derive(Debug)]
 pub struct Study {
     plan: Plan,
-    machine: Machine,
-    bounds: Option<HullBounds>,
+    /// One a pool; one where replicas are run apart.
+    machines: Vec<Machine>,
+    bounds: Vec<Option<HullBounds>>,
     pace: Pace,
 }
 
@@ -121,11 +134,28 @@ impl StepTime for Watched<'_> {
     }
 }
 
-impl Watched<'_> {
-    fn share_outside(self) -> Option<f64> {
-        let (steps, outside) = (self.steps.into_inner(), self.outside.into_inner());
-        (steps > 0).then(|| outside as f64 / steps as f64)
+/// Share of the steps of all pools that were taken outside of what their step times were fitted to.
+fn share_outside(pools: Vec<Watched<'_>>) -> Option<f64> {
+    let counts = pools
+        .into_iter()
+        .map(|w| (w.steps.into_inner(), w.outside.into_inner()));
+    let (steps, outside) = counts.fold((0, 0), |all, pool| (all.0 + pool.0, all.1 + pool.1));
+    (steps > 0).then(|| outside as f64 / steps as f64)
+}
+
+/// What a run whose requests wait in vain says of itself.
+fn tell_stranded(cluster: Option<&ClusterRecord>, summary: &mut Summary) {
+    if let Some(stranded) = cluster.map(|c| c.stranded).filter(|&n| n > 0) {
+        summary.notes.push(format!(
+            "stranded: {stranded} requests wait for groups that never come, and nothing but control loops happens any \
+             more: the run was ended"
+        ));
     }
+}
+
+/// Whether requests were left that nobody could ever serve.
+pub fn is_stranded(cluster: Option<&ClusterRecord>) -> bool {
+    cluster.is_some_and(|c| c.stranded > 0)
 }
 
 /// Refuses a run of which nothing was measured.
@@ -176,17 +206,22 @@ impl Study {
     /// # Errors
     /// [`InputError`] when its fit cannot be read.
     pub fn of(plan: Plan) -> Result<Self, InputError> {
-        let machine = plan.machine()?;
-        Ok(Self::on(machine, plan))
+        let machines = plan.machines()?;
+        Ok(Self::on_all(machines, plan))
     }
 
-    /// The plan on a machine that is already known, whatever the plan names.
+    /// The plan on a machine that is already known, whatever the plan names; in a cluster it is that of every pool.
     pub fn on(machine: Machine, plan: Plan) -> Self {
-        let bounds = machine.hull.as_ref().map(|h| h.bounds());
+        let pools = plan.cluster().map_or(1, |c| c.served_by().len());
+        Self::on_all(vec![machine; pools], plan)
+    }
+
+    fn on_all(machines: Vec<Machine>, plan: Plan) -> Self {
+        let bounds = machines.iter().map(|m| m.hull.as_ref().map(|h| h.bounds()));
         Self {
+            bounds: bounds.collect(),
+            machines,
             plan,
-            machine,
-            bounds,
             pace: Pace::default(),
         }
     }
@@ -214,14 +249,28 @@ impl Study {
     fn run_plan(&self, plan: &Plan, replication: u64) -> Result<StudyRun, StudyError> {
         let trace = plan.trace(replication)?;
         let watched = self.watched();
-        let record = sim::run_at(self.pace, &self.world(plan), &watched, &trace)?;
+        let (record, cluster) = match plan.fleet(replication, &self.machines)? {
+            None => (
+                sim::run_at(self.pace, &self.world(plan), &watched[0], &trace)?,
+                None,
+            ),
+            Some(fleet) => {
+                let (record, cluster) = sim::fleet::run(self.pace, &fleet, &step_times(&watched), &trace)?;
+                (record, Some(cluster))
+            }
+        };
         let options = self.summary_options(plan);
         let mut summary = Summary::of(&record, &options);
-        summary.diagnosis = Some(Diagnosis::of_run(
-            &record,
-            &options.window,
-            &limits_of(plan, &record),
-        ));
+        tell_stranded(cluster.as_ref(), &mut summary);
+        if cluster.is_none() {
+            summary.diagnosis = Some(Diagnosis::of_run(
+                &record,
+                &options.window,
+                &limits_of(plan, &record),
+            ));
+        } else {
+            summary.notes.push(CLUSTER_NOT_DIAGNOSED.into());
+        }
         if let (Some(diagnosis), false) = (&mut summary.diagnosis, summary.livelocks.is_empty()) {
             diagnosis.verdict = Verdict::Kv;
             diagnosis.because = LIVELOCK.into();
@@ -229,8 +278,9 @@ impl Study {
         measures_something(plan, &summary)?;
         Ok(StudyRun {
             record,
+            cluster,
             summary,
-            extrapolated_share: watched.share_outside(),
+            extrapolated_share: share_outside(watched),
         })
     }
 
@@ -257,6 +307,7 @@ impl Study {
                 replicas: run.record.replicas.len(),
                 steps: run.steps(),
                 summary: run.summary,
+                cluster: run.cluster,
                 extrapolated_share: run.extrapolated_share,
             });
         }
@@ -271,10 +322,25 @@ impl Study {
             }
         });
         let listener = || StreamedSummary::new(&options, span, &world.front_end);
-        let told = sim::run_streamed(&world, &watched, requests, listener).map_err(|e| match e {
+        let failed = |e: StreamError<InputError>| match e {
             StreamError::Sim(e) => StudyError::Sim(e),
             StreamError::Requests(e) => StudyError::Input(e),
-        })?;
+        };
+        if let Some(fleet) = plan.fleet(replication, &self.machines)? {
+            let told = sim::fleet::run_streamed(&fleet, &step_times(&watched), requests, listener())
+                .map_err(failed)?;
+            let mut summary = told.recorder.finish(told.end, &told.replicas);
+            tell_stranded(Some(&told.cluster), &mut summary);
+            measures_something(plan, &summary)?;
+            return Ok(SummaryRun {
+                summary,
+                cluster: Some(told.cluster),
+                replicas: told.replicas.len(),
+                steps: told.steps,
+                extrapolated_share: share_outside(watched),
+            });
+        }
+        let told = sim::run_streamed(&world, &watched[0], requests, listener).map_err(failed)?;
         let mut listeners = told.recorders.into_iter();
         let mut all = listeners.next().unwrap_or_else(listener);
         listeners.for_each(|other| all.merge(other));
@@ -283,9 +349,10 @@ impl Study {
         measures_something(plan, &summary)?;
         Ok(SummaryRun {
             summary,
+            cluster: None,
             replicas: told.replicas.len(),
             steps: told.steps,
-            extrapolated_share: watched.share_outside(),
+            extrapolated_share: share_outside(watched),
         })
     }
 
@@ -299,26 +366,35 @@ impl Study {
             .collect()
     }
 
-    fn watched(&self) -> Watched<'_> {
-        Watched {
-            inner: self.machine.step_time.as_ref(),
-            bounds: self.bounds,
-            steps: AtomicU64::new(0),
-            outside: AtomicU64::new(0),
-        }
+    /// The step times of each pool.
+    fn watched(&self) -> Vec<Watched<'_>> {
+        let pools = self.machines.iter().zip(&self.bounds);
+        pools
+            .map(|(machine, bounds)| Watched {
+                inner: machine.step_time.as_ref(),
+                bounds: *bounds,
+                steps: AtomicU64::new(0),
+                outside: AtomicU64::new(0),
+            })
+            .collect()
+    }
+
+    /// The machine that answers where replicas are run apart; of a cluster's, the first pool's.
+    fn machine(&self) -> &Machine {
+        &self.machines[0]
     }
 
     fn world(&self, plan: &Plan) -> WorldConfig {
         WorldConfig {
-            front_end: self.machine.front_end,
-            ..plan.world(self.machine.host)
+            front_end: self.machine().front_end,
+            ..plan.world(self.machine().host)
         }
     }
 
     fn summary_options(&self, plan: &Plan) -> SummaryOptions {
         let mut options = summary_options(plan);
-        let load = plan.world(self.machine.host).load;
-        if self.machine.front_end != FrontEnd::default() || load.clients_see_for_themselves() {
+        let load = plan.world(self.machine().host).load;
+        if self.machine().front_end != FrontEnd::default() || load.clients_see_for_themselves() {
             // Times are then those that clients see.
             options.boundary = Boundary::Serving;
         }
@@ -462,7 +538,7 @@ pub fn outcome(run: &SummaryRun) -> RunOutcome {
         e2e_mean_s: s.latency.e2e.mean,
         itl_p99_s: s.latency.itl.p99,
         saturated: s.saturated.unwrap_or(false),
-        livelocked: !s.livelocks.is_empty(),
+        livelocked: !s.livelocks.is_empty() || is_stranded(run.cluster.as_ref()),
         extrapolated_share: run.extrapolated_share,
     }
 }

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use super::check::Blame;
+use super::cluster::{self, ClusterPlan, ServedBy};
 use super::engine::{self, ResolvedEngine};
 use super::load;
 use super::machine::{self, Fits, Machine};
@@ -14,13 +16,15 @@ use super::provenance::{Provenance, Source, leaves};
 use super::quantity::{Cost, Finite};
 use super::requests::{self, PlanRequests};
 use super::resolve::{self, Axis, Measurement, SloTargets};
-use super::schema::{Scenario, StepTimeCosts};
+use super::schema::{Role, Scenario, StepTimeCosts};
 use super::work::{self, Files, WorkSource};
 use crate::engine::vllm::VllmConfig;
 use crate::input::{self, InputError};
 use crate::kv::sizing::MemoryLedger;
+use crate::sim::fleet::FleetConfig;
 use crate::sim::{FrontEnd, HostTimes, LoadModel, WorldConfig};
 use crate::steptime::{Deployment, LinearStepTime};
+use crate::units::SimDuration;
 use crate::workload::synth::ArrivalSpan;
 use crate::workload::trace::Trace;
 use crate::yaml;
@@ -50,6 +54,7 @@ pub struct Plan {
     work: WorkSource,
     engine: Arc<ResolvedEngine>,
     replicas: u32,
+    cluster: Option<Arc<ClusterPlan>>,
     load: LoadModel,
     axes: Arc<[Axis]>,
     /// The scenario with every value filled in.
@@ -166,10 +171,13 @@ impl Plan {
         mut files: Files,
     ) -> Result<Self, InputError> {
         let mut set = (*explicit).clone();
+        let mut placed = Vec::new();
         for o in &overrides {
+            let o = o.numbered(&set)?;
             o.apply(&mut set)?;
+            placed.push(o);
         }
-        let mut provenance = Provenance::new(&overrides);
+        let mut provenance = Provenance::new(&placed);
         let mut scenario = typed(set.clone(), origin).map_err(|e| blame_override(e, &provenance))?;
         resolve::check_head(
             &scenario,
@@ -178,8 +186,11 @@ impl Plan {
                 provenance: &provenance,
             },
         )?;
-        let engine = engine::resolve(&mut scenario, &mut provenance, origin, base)?;
-        let replicas = resolve::cluster(&mut scenario, &mut provenance, origin)?;
+        let served = if cluster::is_cluster(&scenario) {
+            Served::cluster(&mut scenario, &mut provenance, (origin, base), files.fits())?
+        } else {
+            Served::replicas(&mut scenario, &mut provenance, (origin, base))?
+        };
         let load = load::resolve_load(&mut scenario, &mut provenance, origin)?;
         let slo = resolve::slo(&mut scenario, &mut provenance, origin)?;
         let measure = resolve::measure(&mut scenario, &mut provenance, origin)?;
@@ -191,7 +202,14 @@ impl Plan {
         take_axes(&mut set);
         let axes = resolve::sweep(&scenario, &set, &blame)?.into();
         let fits = files.fits();
-        let step_time_source = step_time_source(&scenario, engine.deployment.as_ref(), (base, fits), &blame)?;
+        let step_time_source = match &served.pools {
+            Some(pools) => pools.answering().step_time_source.clone(),
+            None => step_time_source(&scenario, served.engine.deployment.as_ref(), (base, fits), &blame)?,
+        };
+        let cluster = served.pools.map(|pools| {
+            let filled = (&mut provenance, origin);
+            cluster::resolve(&mut scenario, pools, (load, &measure), filled).map(Arc::new)
+        });
         Ok(Self {
             origin: origin.to_owned(),
             base: base.to_owned(),
@@ -201,8 +219,9 @@ impl Plan {
             provenance,
             files,
             work,
-            engine: Arc::new(engine),
-            replicas,
+            engine: Arc::new(served.engine),
+            replicas: served.replicas,
+            cluster: cluster.transpose()?,
             load,
             axes,
             scenario,
@@ -222,6 +241,68 @@ impl Plan {
             front_end: FrontEnd::default(),
             stall: None,
             deadline: self.measure.deadline,
+        }
+    }
+
+    /// Whether the plan is run as a cluster ([`Plan::fleet`]) and not as replicas apart ([`Plan::world`]).
+    pub fn is_cluster(&self) -> bool {
+        self.cluster.is_some()
+    }
+
+    /// The cluster, if the plan is run as one.
+    pub fn cluster(&self) -> Option<&ClusterPlan> {
+        self.cluster.as_deref()
+    }
+
+    /// The cluster of one replication on these machines, one a pool; `None` for replicas apart.
+    ///
+    /// # Errors
+    /// [`InputError`] when rates of faults give too many, or until when they happen is not known.
+    pub fn fleet(&self, replication: u64, machines: &[Machine]) -> Result<Option<FleetConfig>, InputError> {
+        let Some(cluster) = &self.cluster else {
+            return Ok(None);
+        };
+        let mut horizon = SimDuration::ZERO;
+        if cluster.wants_horizon() {
+            if self.load != LoadModel::OpenLoop {
+                let mend =
+                    "give it, or measure.deadline: this load has no arrivals that would tell when it ends";
+                return Err(self.blame().error("fault_rates.until", "it is missing", mend));
+            }
+            horizon = SimDuration(self.arrival_span(replication)?.last.0);
+        }
+        let front_end = machines.first().map_or(FrontEnd::default(), |m| m.front_end);
+        let host: Vec<HostTimes> = machines.iter().map(|m| m.host).collect();
+        let load = (self.load, front_end);
+        cluster
+            .fleet(load, &host, (replication, horizon), &self.origin)
+            .map(Some)
+    }
+
+    /// The engines that a request goes through, and whether each computes the prompt alone.
+    pub(super) fn engines(&self) -> impl Iterator<Item = (&VllmConfig, bool)> {
+        let pools = self
+            .cluster
+            .as_ref()
+            .map_or(&[] as &[Arc<ServedBy>], |c| c.served_by());
+        let apart = pools.is_empty().then_some((&self.engine.config, false));
+        let of_pools = pools.iter().map(|p| (&p.engine.config, p.role == Role::Prefill));
+        apart.into_iter().chain(of_pools)
+    }
+
+    /// Step times and host times of each pool, in order; one where replicas are run apart.
+    ///
+    /// # Errors
+    /// As [`Plan::machine`].
+    pub fn machines(&self) -> Result<Vec<Machine>, InputError> {
+        match &self.cluster {
+            None => Ok(vec![self.machine()?]),
+            Some(cluster) => {
+                let pools = cluster.served_by().iter();
+                pools
+                    .map(|p| self.machine_of(&p.step_time_source, p.engine.deployment.as_ref()))
+                    .collect()
+            }
         }
     }
 
@@ -262,10 +343,6 @@ impl Plan {
         &self.work
     }
 
-    pub(super) fn engine_config(&self) -> &VllmConfig {
-        &self.engine.config
-    }
-
     pub(super) fn load_model(&self) -> LoadModel {
         self.load
     }
@@ -275,7 +352,15 @@ impl Plan {
     /// # Errors
     /// [`InputError`] when the fit cannot be read.
     pub fn machine(&self) -> Result<Machine, InputError> {
-        match &self.step_time_source {
+        self.machine_of(&self.step_time_source, self.deployment())
+    }
+
+    fn machine_of(
+        &self,
+        source: &StepTimeSource,
+        deployment: Option<&Deployment>,
+    ) -> Result<Machine, InputError> {
+        match source {
             StepTimeSource::Linear(model) => Ok(Machine {
                 step_time: Arc::new(*model),
                 host: HostTimes::default(),
@@ -283,7 +368,7 @@ impl Plan {
                 hull: None,
                 limitations: Vec::new(),
             }),
-            StepTimeSource::Fit(path) => machine::load(self.files.fits(), path, self.deployment()),
+            StepTimeSource::Fit(path) => machine::load(self.files.fits(), path, deployment),
         }
     }
 
@@ -352,6 +437,42 @@ impl Plan {
     }
 }
 
+/// What serves: the engine that answers, and either how many replicas of it there are, or pools.
+struct Served {
+    engine: ResolvedEngine,
+    replicas: u32,
+    pools: Option<Arc<cluster::Pools>>,
+}
+
+impl Served {
+    fn replicas(
+        scenario: &mut Scenario,
+        provenance: &mut Provenance,
+        (origin, base): (&str, &Path),
+    ) -> Result<Self, InputError> {
+        Ok(Self {
+            engine: engine::resolve(scenario, provenance, origin, base)?,
+            replicas: resolve::cluster(scenario, provenance, origin)?,
+            pools: None,
+        })
+    }
+
+    fn cluster(
+        scenario: &mut Scenario,
+        provenance: &mut Provenance,
+        (origin, base): (&str, &Path),
+        fits: &Fits,
+    ) -> Result<Self, InputError> {
+        let pools = cluster::resolve_pools(scenario, provenance, (origin, base), fits)?;
+        let sizes = scenario.cluster.pools.iter().flatten();
+        Ok(Self {
+            engine: pools.answering().engine.clone(),
+            replicas: sizes.map(|p| p.groups.saturating_mul(p.dp.unwrap_or(1))).sum(),
+            pools: Some(Arc::new(pools)),
+        })
+    }
+}
+
 /// A tree as a scenario; unknown keys are refused.
 pub(super) fn typed(tree: Value, origin: &str) -> Result<Scenario, InputError> {
     yaml::from_value(tree, origin)
@@ -359,7 +480,12 @@ pub(super) fn typed(tree: Value, origin: &str) -> Result<Scenario, InputError> {
 
 /// The tree of what is given, without the absent values.
 fn tree(scenario: &Scenario, origin: &str) -> Result<Value, InputError> {
-    let mut value = serde_json::to_value(scenario).map_err(|e| InputError::new(origin, e.to_string()))?;
+    tree_of(scenario, origin)
+}
+
+/// A part of a scenario as a tree, without the absent values.
+pub(super) fn tree_of(part: &impl Serialize, origin: &str) -> Result<Value, InputError> {
+    let mut value = serde_json::to_value(part).map_err(|e| InputError::new(origin, e.to_string()))?;
     prune(&mut value);
     Ok(value)
 }
@@ -371,9 +497,13 @@ fn take_axes(tree: &mut Value) {
 }
 
 fn prune(value: &mut Value) {
-    if let Value::Object(map) = value {
-        map.retain(|_, v| !v.is_null());
-        map.values_mut().for_each(prune);
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, v| !v.is_null());
+            map.values_mut().for_each(prune);
+        }
+        Value::Array(items) => items.iter_mut().for_each(prune),
+        _ => {}
     }
 }
 
@@ -386,7 +516,7 @@ fn blame_override(mut error: InputError, provenance: &Provenance) -> InputError 
     error
 }
 
-fn step_time_source(
+pub(super) fn step_time_source(
     scenario: &Scenario,
     deployment: Option<&Deployment>,
     (base, fits): (&Path, &Fits),

@@ -5,10 +5,11 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::check::Blame;
+use super::cluster::plain_pool;
 use super::overrides::Override;
 use super::provenance::{Provenance, Source};
 use super::quantity::{Finite, Span};
-use super::schema::{LoadKind, Pool, Role, RouterPolicy, Scenario};
+use super::schema::{LoadKind, RouterPolicy, Scenario};
 use crate::input::InputError;
 use crate::units::{SimDuration, SimTime};
 
@@ -55,7 +56,7 @@ pub struct Axis {
     pub values: Vec<Value>,
 }
 
-/// The format version and what is not modelled yet.
+/// The format version.
 ///
 /// # Errors
 /// [`InputError`].
@@ -67,17 +68,10 @@ pub fn check_head(scenario: &Scenario, blame: &Blame<'_>) -> Result<(), InputErr
             "allowed: 1",
         ));
     }
-    if !scenario.faults.is_empty() {
-        return Err(blame.error(
-            "faults",
-            "failures are not modelled yet",
-            "allowed: an empty list",
-        ));
-    }
     Ok(())
 }
 
-/// Fills `cluster`; the number of replicas.
+/// Fills a `cluster` of equal replicas that are run apart from each other; their number.
 ///
 /// # Errors
 /// [`InputError`] for no pool, several, or an empty one.
@@ -88,10 +82,7 @@ pub fn cluster(
 ) -> Result<u32, InputError> {
     const PATH: &str = "cluster.pools";
     let cluster = &mut scenario.cluster;
-    let one = vec![Pool {
-        role: Role::Unified,
-        groups: 1,
-    }];
+    let one = vec![plain_pool(1)];
     let pools = provenance.fill(PATH, &mut cluster.pools, Source::Default, one);
     provenance.fill(
         "cluster.router.policy",
@@ -104,7 +95,7 @@ pub fn cluster(
         return Err(blame.error(
             PATH,
             format!("found {} pools", pools.len()),
-            "one pool is modelled so far",
+            "give one pool of role unified, or one of role prefill and one of role decode",
         ));
     };
     blame.at_least_one("cluster.pools.0.groups", Some(pool.groups))?;
@@ -130,7 +121,7 @@ pub fn cluster(
 /// Bounds the memory of a mistyped number.
 const MAX_REPLICAS: u32 = 100_000;
 /// With prefix caching every KV block of every replica takes 40 bytes of memory.
-const MAX_CACHED_BLOCKS: u64 = 1 << 26;
+pub(super) const MAX_CACHED_BLOCKS: u64 = 1 << 26;
 
 /// Fills and checks `slo`.
 ///

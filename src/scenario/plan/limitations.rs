@@ -32,9 +32,19 @@ impl Plan {
             ));
         }
         out.extend(self.split_limitations());
-        if let Ok(machine) = self.machine() {
-            out.extend(machine.limitations);
+        for machine in self.machines().into_iter().flatten() {
+            let new: Vec<String> = machine
+                .limitations
+                .into_iter()
+                .filter(|l| !out.contains(l))
+                .collect();
+            out.extend(new);
         }
+        out.extend(
+            self.cluster()
+                .into_iter()
+                .flat_map(|c| c.limitations().iter().cloned()),
+        );
         out.extend(self.livelock_limitation());
         if self.is_replay() && self.engine.config.num_speculative_tokens > 0 {
             out.push("no speculative draft is accepted: a trace file does not say which would be".to_owned());
