@@ -8,5 +8,6 @@ pub mod load;
 pub mod published;
 pub mod study;
 pub mod sweep;
+mod watched;
 
 pub use limits::limits_of;

@@ -1,12 +1,13 @@
 //! One configuration at any load: simulate, summarise, and search for its capacity.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use rayon::prelude::*;
 
 use super::capacity::{Capacity, Requirement, Search, find_capacity};
 use super::limits::limits_of;
 use super::load::{LoadPoint, RunOutcome};
+use super::watched::{Watched, share_outside, step_times};
 use crate::input::InputError;
 use crate::metric::saturation::ArrivalSpan;
 use crate::metric::streamed::StreamedSummary;
@@ -16,8 +17,6 @@ use crate::record::{ClusterRecord, RunRecord};
 use crate::scenario::{Machine, Plan, SloTargets};
 use crate::sim::{self, FrontEnd, LoadModel, Pace, SimError, StreamError, WorldConfig};
 use crate::steptime::hull::HullBounds;
-use crate::steptime::{BatchShape, StepTime};
-use crate::units::SimDuration;
 
 /// Why a configuration cannot be studied.
 #[derive(Debug, thiserror::Error)]
@@ -47,11 +46,6 @@ const NOT_DIAGNOSED: &str =
 
 /// Why a cluster's run gets no verdict.
 const CLUSTER_NOT_DIAGNOSED: &str = "no diagnosis: what held a run back is told of replicas apart, not of a cluster's groups, queues and links";
-
-/// Passes the pools' step times on.
-fn step_times<'a>(watched: &'a [Watched<'_>]) -> Vec<&'a dyn StepTime> {
-    watched.iter().map(|w| w as &dyn StepTime).collect()
-}
 
 /// One simulated run and what belongs to it.
 #[derive(Debug)]
@@ -100,47 +94,6 @@ pub struct Study {
     machines: Vec<Machine>,
     bounds: Vec<Option<HullBounds>>,
     pace: Pace,
-}
-
-/// Passes durations on and counts the steps that are taken outside the hull.
-#[derive(Debug)]
-struct Watched<'a> {
-    inner: &'a dyn StepTime,
-    bounds: Option<HullBounds>,
-    steps: AtomicU64,
-    outside: AtomicU64,
-}
-
-impl StepTime for Watched<'_> {
-    fn duration(&self, batch: &BatchShape) -> SimDuration {
-        self.inner.duration(batch)
-    }
-
-    fn durations(&self, batch: &BatchShape, out: &mut [SimDuration]) {
-        self.inner.durations(batch, out);
-    }
-
-    fn needs_decode_rows(&self) -> bool {
-        self.inner.needs_decode_rows()
-    }
-
-    fn observe(&self, batch: &BatchShape, steps: u32) {
-        if let Some(bounds) = &self.bounds {
-            self.steps.fetch_add(u64::from(steps), Ordering::Relaxed);
-            let outside = bounds.outside(batch, steps);
-            self.outside.fetch_add(u64::from(outside), Ordering::Relaxed);
-        }
-        self.inner.observe(batch, steps);
-    }
-}
-
-/// Share of the steps of all pools that were taken outside of what their step times were fitted to.
-fn share_outside(pools: Vec<Watched<'_>>) -> Option<f64> {
-    let counts = pools
-        .into_iter()
-        .map(|w| (w.steps.into_inner(), w.outside.into_inner()));
-    let (steps, outside) = counts.fold((0, 0), |all, pool| (all.0 + pool.0, all.1 + pool.1));
-    (steps > 0).then(|| outside as f64 / steps as f64)
 }
 
 /// What a run whose requests wait in vain says of itself.
@@ -540,36 +493,5 @@ pub fn outcome(run: &SummaryRun) -> RunOutcome {
         saturated: s.saturated.unwrap_or(false),
         livelocked: !s.livelocks.is_empty() || is_stranded(run.cluster.as_ref()),
         extrapolated_share: run.extrapolated_share,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::steptime::{Hull, LinearStepTime};
-
-    #[test]
-    fn steps_are_counted_when_they_are_taken() {
-        let inner = LinearStepTime {
-            step_ps: 1_000_000,
-            ..LinearStepTime::default()
-        };
-        let mut seen = [BatchShape::default(), BatchShape::default()];
-        seen[0].add_decodes(2, 20);
-        seen[1].add_decodes(2, 100);
-        let watched = Watched {
-            inner: &inner,
-            bounds: Some(Hull::of(&seen).bounds()),
-            steps: AtomicU64::new(0),
-            outside: AtomicU64::new(0),
-        };
-        let mut batch = BatchShape::default();
-        batch.add_decodes(2, 90);
-        watched.durations(&batch, &mut [SimDuration::ZERO; 40]);
-        watched.duration(&batch);
-        watched.observe(&batch, 10);
-        // 90, 92, ..., 108 positions: the last four exceed 100.
-        assert_eq!(watched.steps.into_inner(), 10);
-        assert_eq!(watched.outside.into_inner(), 4);
     }
 }

@@ -7,29 +7,32 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::check::Blame;
-use super::cluster::{self, ClusterPlan, ServedBy};
-use super::engine::{self, ResolvedEngine};
+use super::cluster::{self, ClusterPlan};
+use super::engine::ResolvedEngine;
 use super::load;
-use super::machine::{self, Fits, Machine};
+use super::machine::{self, Machine};
 use super::overrides::Override;
 use super::provenance::{Provenance, Source, leaves};
-use super::quantity::{Cost, Finite};
+use super::quantity::Finite;
 use super::requests::{self, PlanRequests};
 use super::resolve::{self, Axis, Measurement, SloTargets};
-use super::schema::{Role, Scenario, StepTimeCosts};
+use super::schema::Scenario;
 use super::work::{self, Files, WorkSource};
-use crate::engine::vllm::VllmConfig;
 use crate::input::{self, InputError};
 use crate::kv::sizing::MemoryLedger;
-use crate::sim::fleet::FleetConfig;
 use crate::sim::{FrontEnd, HostTimes, LoadModel, WorldConfig};
 use crate::steptime::{Deployment, LinearStepTime};
-use crate::units::SimDuration;
 use crate::workload::synth::ArrivalSpan;
 use crate::workload::trace::Trace;
 use crate::yaml;
 
+mod fleet;
 mod limitations;
+mod served;
+mod step_time;
+
+use served::Served;
+pub(super) use step_time::step_time_source;
 
 /// Where step times come from.
 #[derive(Debug, Clone, PartialEq)]
@@ -244,68 +247,6 @@ impl Plan {
         }
     }
 
-    /// Whether the plan is run as a cluster ([`Plan::fleet`]) and not as replicas apart ([`Plan::world`]).
-    pub fn is_cluster(&self) -> bool {
-        self.cluster.is_some()
-    }
-
-    /// The cluster, if the plan is run as one.
-    pub fn cluster(&self) -> Option<&ClusterPlan> {
-        self.cluster.as_deref()
-    }
-
-    /// The cluster of one replication on these machines, one a pool; `None` for replicas apart.
-    ///
-    /// # Errors
-    /// [`InputError`] when rates of faults give too many, or until when they happen is not known.
-    pub fn fleet(&self, replication: u64, machines: &[Machine]) -> Result<Option<FleetConfig>, InputError> {
-        let Some(cluster) = &self.cluster else {
-            return Ok(None);
-        };
-        let mut horizon = SimDuration::ZERO;
-        if cluster.wants_horizon() {
-            if self.load != LoadModel::OpenLoop {
-                let mend =
-                    "give it, or measure.deadline: this load has no arrivals that would tell when it ends";
-                return Err(self.blame().error("fault_rates.until", "it is missing", mend));
-            }
-            horizon = SimDuration(self.arrival_span(replication)?.last.0);
-        }
-        let front_end = machines.first().map_or(FrontEnd::default(), |m| m.front_end);
-        let host: Vec<HostTimes> = machines.iter().map(|m| m.host).collect();
-        let load = (self.load, front_end);
-        cluster
-            .fleet(load, &host, (replication, horizon), &self.origin)
-            .map(Some)
-    }
-
-    /// The engines that a request goes through, and whether each computes the prompt alone.
-    pub(super) fn engines(&self) -> impl Iterator<Item = (&VllmConfig, bool)> {
-        let pools = self
-            .cluster
-            .as_ref()
-            .map_or(&[] as &[Arc<ServedBy>], |c| c.served_by());
-        let apart = pools.is_empty().then_some((&self.engine.config, false));
-        let of_pools = pools.iter().map(|p| (&p.engine.config, p.role == Role::Prefill));
-        apart.into_iter().chain(of_pools)
-    }
-
-    /// Step times and host times of each pool, in order; one where replicas are run apart.
-    ///
-    /// # Errors
-    /// As [`Plan::machine`].
-    pub fn machines(&self) -> Result<Vec<Machine>, InputError> {
-        match &self.cluster {
-            None => Ok(vec![self.machine()?]),
-            Some(cluster) => {
-                let pools = cluster.served_by().iter();
-                pools
-                    .map(|p| self.machine_of(&p.step_time_source, p.engine.deployment.as_ref()))
-                    .collect()
-            }
-        }
-    }
-
     /// The requests of one replication, drawn or replayed one by one, each checked to be one that the engine can
     /// serve.
     ///
@@ -437,42 +378,6 @@ impl Plan {
     }
 }
 
-/// What serves: the engine that answers, and either how many replicas of it there are, or pools.
-struct Served {
-    engine: ResolvedEngine,
-    replicas: u32,
-    pools: Option<Arc<cluster::Pools>>,
-}
-
-impl Served {
-    fn replicas(
-        scenario: &mut Scenario,
-        provenance: &mut Provenance,
-        (origin, base): (&str, &Path),
-    ) -> Result<Self, InputError> {
-        Ok(Self {
-            engine: engine::resolve(scenario, provenance, origin, base)?,
-            replicas: resolve::cluster(scenario, provenance, origin)?,
-            pools: None,
-        })
-    }
-
-    fn cluster(
-        scenario: &mut Scenario,
-        provenance: &mut Provenance,
-        (origin, base): (&str, &Path),
-        fits: &Fits,
-    ) -> Result<Self, InputError> {
-        let pools = cluster::resolve_pools(scenario, provenance, (origin, base), fits)?;
-        let sizes = scenario.cluster.pools.iter().flatten();
-        Ok(Self {
-            engine: pools.answering().engine.clone(),
-            replicas: sizes.map(|p| p.groups.saturating_mul(p.dp.unwrap_or(1))).sum(),
-            pools: Some(Arc::new(pools)),
-        })
-    }
-}
-
 /// A tree as a scenario; unknown keys are refused.
 pub(super) fn typed(tree: Value, origin: &str) -> Result<Scenario, InputError> {
     yaml::from_value(tree, origin)
@@ -514,58 +419,4 @@ fn blame_override(mut error: InputError, provenance: &Provenance) -> InputError 
         error.origin = origin.to_owned();
     }
     error
-}
-
-pub(super) fn step_time_source(
-    scenario: &Scenario,
-    deployment: Option<&Deployment>,
-    (base, fits): (&Path, &Fits),
-    blame: &Blame<'_>,
-) -> Result<StepTimeSource, InputError> {
-    const PATH: &str = "system.step_time";
-    match (&scenario.system.fit, &scenario.system.step_time) {
-        (Some(_), Some(_)) => Err(blame.error(
-            PATH,
-            "both system.fit and system.step_time are given",
-            "keep one of the two",
-        )),
-        (None, None) => Err(blame.error(
-            PATH,
-            "there is no step-time model",
-            "name a fit under system.fit (auto: the nearest shipped one), or state costs under system.step_time",
-        )),
-        (Some(fit), None) if fit == machine::AUTO => match deployment {
-            Some(deployment) => Ok(StepTimeSource::Fit(machine::nearest_of(fits, deployment, base)?)),
-            None => Err(blame.error(
-                "system.fit",
-                "auto looks for the fit of a model on an accelerator, but one of them is not named",
-                "name both under system",
-            )),
-        },
-        (Some(fit), None) => Ok(StepTimeSource::Fit(machine::locate(fit, base))),
-        (None, Some(costs)) => {
-            let model = linear(costs);
-            if model == LinearStepTime::default() {
-                return Err(blame.error(
-                    PATH,
-                    "all costs are 0: time would stand still",
-                    "give a cost above 0",
-                ));
-            }
-            Ok(StepTimeSource::Linear(model))
-        }
-    }
-}
-
-fn linear(costs: &StepTimeCosts) -> LinearStepTime {
-    let ps = |cost: Option<Cost>| cost.map_or(0, |c| c.picos);
-    LinearStepTime {
-        step_ps: costs.step.picos,
-        any_prefill_ps: ps(costs.any_prefill),
-        prefill_row_ps: ps(costs.prefill_row),
-        prefill_token_ps: ps(costs.prefill_token),
-        prefill_context_token_ps: ps(costs.prefill_context_token),
-        decode_row_ps: ps(costs.decode_row),
-        decode_context_token_ps: ps(costs.decode_context_token),
-    }
 }

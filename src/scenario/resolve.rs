@@ -255,7 +255,8 @@ pub fn sweep(scenario: &Scenario, explicit: &Value, blame: &Blame<'_>) -> Result
         if path.starts_with("sweep") {
             return Err(blame.error(&place, "a sweep cannot vary itself", "name another key"));
         }
-        check_axis(path, values, scenario).map_err(|(found, mend)| blame.error(&place, found, mend))?;
+        check_axis(path, values, (scenario, explicit))
+            .map_err(|(found, mend)| blame.error(&place, found, mend))?;
         for value in values {
             let mut tree = explicit.clone();
             let mut point = Override::new(path, value.clone());
@@ -273,7 +274,11 @@ pub fn sweep(scenario: &Scenario, explicit: &Value, blame: &Blame<'_>) -> Result
 }
 
 /// What an axis must not be: a key without effect, a value twice, a key inside that of another axis.
-fn check_axis(path: &str, values: &[Value], scenario: &Scenario) -> Result<(), (String, &'static str)> {
+fn check_axis(
+    path: &str,
+    values: &[Value],
+    (scenario, explicit): (&Scenario, &Value),
+) -> Result<(), (String, &'static str)> {
     let sets_rate = path.starts_with("load.arrival.rate") || path.starts_with("load.arrival.time_scale");
     if scenario.sweep.search.capacity.is_some() && sets_rate {
         return Err((
@@ -294,7 +299,10 @@ fn check_axis(path: &str, values: &[Value], scenario: &Scenario) -> Result<(), (
             "give each value once",
         ));
     }
-    let normal = |p: &str| p.replace('[', ".").replace(']', "");
+    let normal = |p: &str| {
+        let axis = Override::new(p, Value::Null);
+        axis.numbered(explicit).unwrap_or(axis).dotted()
+    };
     let (this, others) = (
         normal(path),
         scenario.sweep.axes.keys().filter(|other| *other != path),

@@ -1,0 +1,117 @@
+//! Clusters through the binary.
+
+use std::path::{Path, PathBuf};
+
+use super::support::*;
+
+/// Two pools, small, with stated step times.
+const SPLIT: &str = r#"kneeboard: 1
+system:
+  engine: {version: "0.28.0", max_model_len: 4096, num_gpu_blocks: 2000, max_num_seqs: 64}
+  step_time: {step: 5ms, prefill_token: 20us, decode_row: 20us}
+cluster:
+  pools:
+    - {role: prefill, groups: 2, nic: 50GB/s}
+    - {role: decode, groups: 1, nic: 50GB/s}
+  transfer: {block: 5MiB, block_descriptors: 160, per_descriptor: 1us}
+workload: {synthetic: {num_requests: 150, lengths: {fixed: {input: 500, output: 20}}}}
+load: {model: open-loop, arrival: {process: poisson, rate: 10}}
+slo: {ttft: 1s}
+measure: {seed: 3}
+"#;
+
+fn written(dir: &Path, name: &str, text: &str) -> PathBuf {
+    let path = dir.join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn summary(folder: &Path) -> serde_json::Value {
+    let text = std::fs::read_to_string(folder.join("run-0/summary.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn prefill_and_decode_pools_serve_all_requests() {
+    let dir = tempfile::tempdir().unwrap();
+    let (scenario, out) = (written(dir.path(), "pd.yaml", SPLIT), dir.path().join("out"));
+    run_line("simulate {} -o {}", &[&scenario, &out]).with_code(0);
+    let whole = summary(&out);
+    assert_eq!(whole["funnel"]["completed"], 150, "{whole}");
+    // A prompt of 500 tokens takes 15 ms; then 32 blocks of 160 descriptors are posted and 160 MiB moved.
+    let ttft = whole["latency"]["ttft"]["min"].as_f64();
+    let ttft = ttft.or(whole["latency"]["ttft"]["p50"].as_f64()).unwrap();
+    assert!(ttft > 0.015 + 0.005 + 0.003, "{ttft}");
+    let again = dir.path().join("again");
+    run_line("simulate {} --summary-only -o {}", &[&scenario, &again]).with_code(0);
+    let streamed = summary(&again);
+    for part in ["funnel", "latency", "throughput"] {
+        assert_eq!(streamed[part], whole[part], "{part}");
+    }
+    let stepped = dir.path().join("stepped");
+    run_line("simulate {} --step-by-step -o {}", &[&scenario, &stepped]).with_code(0);
+    assert_eq!(summary(&stepped)["latency"], whole["latency"]);
+}
+
+#[test]
+fn a_resolved_cluster_is_a_scenario_again() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["pd-llama-70b", "cluster-node-loss"] {
+        let shown = run_line("show {}", &[&repository(&format!("scenarios/{name}.yaml"))]).with_code(0);
+        assert!(shown.stdout.contains("cluster:"), "{}", shown.stdout);
+        let fit = repository("calibration/fits/h100-bf16-vllm.yaml");
+        let text = shown
+            .stdout
+            .replace("fit: h100-bf16-vllm", &format!("fit: {}", fit.display()));
+        let again = written(dir.path(), "again.yaml", &text);
+        run_line("show {}", &[&again]).with_code(0);
+    }
+}
+
+#[test]
+fn ratios_and_unequal_splits_are_swept_by_the_names_of_pools() {
+    let dir = tempfile::tempdir().unwrap();
+    let axes = "sweep: {axes: {cluster.pools.prefill.groups: [1, 2], \
+                cluster.pools.decode.system.engine.max_num_seqs: [4, 64]}}\n";
+    let scenario = written(dir.path(), "pd.yaml", &format!("{SPLIT}{axes}"));
+    let out = dir.path().join("out");
+    let swept = run_line("sweep {} -o {} --json", &[&scenario, &out])
+        .with_code(0)
+        .json();
+    let configurations = swept["configurations"].as_array().unwrap();
+    assert_eq!(configurations.len(), 4);
+    let text = swept.to_string();
+    assert!(!text.to_lowercase().contains("infeasible"), "{text}");
+}
+
+#[test]
+fn requests_that_nobody_will_ever_serve_end_the_run_and_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = SPLIT
+        .replace(
+            "    - {role: prefill, groups: 2, nic: 50GB/s}\n    - {role: decode, groups: 1, nic: 50GB/s}\n",
+            "    - {name: main, role: unified, groups: 1}\n",
+        )
+        .replace(
+            "  transfer: {block: 5MiB, block_descriptors: 160, per_descriptor: 1us}\n",
+            "  recovery: {restart: false}\nfaults: [{at: 5s, kind: group-crash, group: main/0}]\n",
+        );
+    let (scenario, out) = (written(dir.path(), "lost.yaml", &text), dir.path().join("out"));
+    let ended = run_line("simulate {} -o {}", &[&scenario, &out]).with_code(1);
+    assert!(ended.stdout.contains("stranded"), "{}", ended.stdout);
+    assert!(out.join("run-0/summary.json").is_file());
+    let again = dir.path().join("again");
+    run_line("simulate {} --summary-only -o {}", &[&scenario, &again]).with_code(1);
+}
+
+#[test]
+fn bad_clusters_are_refused_in_one_paragraph() {
+    let dir = tempfile::tempdir().unwrap();
+    let scenario = written(dir.path(), "pd.yaml", SPLIT);
+    let out = dir.path().join("out");
+    run_line(
+        "simulate {} --set cluster.pools.decod.groups=2 -o {}",
+        &[&scenario, &out],
+    )
+    .refused(&["no entry 'decod'", "did you mean 'decode'"]);
+}
