@@ -13,11 +13,11 @@ mod rates;
 mod validate;
 
 pub use rates::{
-    DEVICE_MTBF_HOURS, HOST_MTBF_DEVICE_HOURS, INTERRUPTION_MTBF_DEVICE_HOURS, LINK_MTBF_HOURS, MAX_FAULTS,
-    Rate, RateError, Rates, SPOT_NOTICE, timeline,
+    DEVICE_MTBF_HOURS, HOST_MTBF_DEVICE_HOURS, INTERRUPTION_MTBF_DEVICE_HOURS, LINK_MTBF_HOURS, MAX_FAULTS, Rate,
+    RateError, Rates, SPOT_NOTICE, timeline,
 };
-pub(super) use validate::there_are;
 pub use validate::{FaultError, validate};
+pub(super) use validate::there_are;
 
 /// What a slow kernel is slow on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,17 +142,11 @@ impl FaultKind {
             Self::GroupCrash { group }
             | Self::SlowRank { group, .. }
             | Self::PrefixCacheFlush { group }
-            | Self::KernelFallback {
-                on: Fallback::Group(group),
-                ..
-            } => Target::Group(group),
+            | Self::KernelFallback { on: Fallback::Group(group), .. } => Target::Group(group),
             Self::NodeLoss { node } | Self::SpotNotice { node, .. } => Target::Node(node),
             Self::ZoneLoss { zone } => Target::Zone(zone),
             Self::LinkDegradation { link, .. } | Self::LinkDown { link } => Target::Link(link),
-            Self::KernelFallback {
-                on: Fallback::Revision(revision),
-                ..
-            } => Target::Revision(revision),
+            Self::KernelFallback { on: Fallback::Revision(revision), .. } => Target::Revision(revision),
             Self::WeightStoreSlow { .. } => Target::WeightStore,
             Self::StaleMetrics { .. } => Target::Metrics,
         }
@@ -234,9 +228,7 @@ impl Fault {
 /// groups by number: links, the weight store, metrics, revisions.
 pub fn groups_hit(kind: &FaultKind, topology: &Topology) -> Vec<u32> {
     match kind.target() {
-        Target::Rank(group, _) | Target::Group(group) if (group as usize) < topology.groups.len() => {
-            vec![group]
-        }
+        Target::Rank(group, _) | Target::Group(group) if (group as usize) < topology.groups.len() => vec![group],
         Target::Node(node) => topology.groups_on_node(node),
         Target::Zone(zone) => topology.groups_in_zone(zone),
         _ => Vec::new(),
@@ -264,40 +256,21 @@ mod tests {
     fn only_losses_kill_at_their_instant() {
         assert!(FaultKind::RankCrash { group: 0, rank: 0 }.kills());
         assert!(FaultKind::ZoneLoss { zone: 0 }.kills());
-        assert!(
-            !FaultKind::SpotNotice {
-                node: 0,
-                notice: SimDuration(5)
-            }
-            .kills()
-        );
-        assert!(
-            !FaultKind::SlowRank {
-                group: 0,
-                factor: Ratio::ONE
-            }
-            .kills()
-        );
+        assert!(!FaultKind::SpotNotice { node: 0, notice: SimDuration(5) }.kills());
+        assert!(!FaultKind::SlowRank { group: 0, factor: Ratio::ONE }.kills());
     }
 
     #[test]
     fn a_fault_ends_as_its_kind_says() {
         let ends = |duration: Option<u64>, kind| {
-            let fault = Fault {
-                at: SimTime(10),
-                duration: duration.map(SimDuration),
-                kind,
-            };
+            let fault = Fault { at: SimTime(10), duration: duration.map(SimDuration), kind };
             fault.ends().map(SimTime::as_nanos)
         };
         assert_eq!(ends(None, FaultKind::GroupCrash { group: 0 }), Some(10));
         assert_eq!(ends(Some(7), FaultKind::GroupCrash { group: 0 }), Some(17));
         assert_eq!(ends(None, FaultKind::NodeLoss { node: 0 }), None);
         let notice = SimDuration(100);
-        assert_eq!(
-            ends(Some(7), FaultKind::SpotNotice { node: 0, notice }),
-            Some(117)
-        );
+        assert_eq!(ends(Some(7), FaultKind::SpotNotice { node: 0, notice }), Some(117));
         assert_eq!(ends(None, FaultKind::PrefixCacheFlush { group: 0 }), Some(10));
     }
 }

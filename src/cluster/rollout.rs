@@ -41,9 +41,7 @@ pub struct RolloutConfig {
 #[non_exhaustive]
 pub enum RolloutError {
     /// No group could be started nor drained.
-    #[error(
-        "surge and max_unavailable are both 0, so no group can be replaced; one of them must be 1 or more"
-    )]
+    #[error("surge and max_unavailable are both 0, so no group can be replaced; one of them must be 1 or more")]
     Stuck,
     /// A pool of none.
     #[error("the pool has no groups, so there is nothing to roll out")]

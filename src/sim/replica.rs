@@ -299,10 +299,7 @@ impl Replica {
             around.live.get(id).record.preemptions += 1;
         }
         self.totals.preemptions += plan.preempted.len() as u64;
-        around
-            .heard
-            .loads
-            .extend(plan.loads.iter().map(|load| (self.number, *load)));
+        around.heard.loads.extend(plan.loads.iter().map(|load| (self.number, *load)));
         for left in &plan.left {
             self.close(*left, around);
         }
@@ -494,12 +491,7 @@ impl Replica {
     }
 
     /// Everything here is lost: what requests got is told, and a new engine takes the place of the old one.
-    pub fn crash<R: Recorder>(
-        &mut self,
-        now: SimTime,
-        engine: Box<dyn Engine>,
-        around: &mut Surroundings<'_, R>,
-    ) {
+    pub fn crash<R: Recorder>(&mut self, now: SimTime, engine: Box<dyn Engine>, around: &mut Surroundings<'_, R>) {
         self.cut_off(around);
         for batch in self.in_flight.drain(..) {
             let spent = now.since(batch.start.min(now));

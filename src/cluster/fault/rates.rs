@@ -76,9 +76,7 @@ pub enum RateError {
         hours: f64,
     },
     /// More than [`MAX_FAULTS`].
-    #[error(
-        "these rates give more than {MAX_FAULTS} faults; is a mean time meant in another unit than hours?"
-    )]
+    #[error("these rates give more than {MAX_FAULTS} faults; is a mean time meant in another unit than hours?")]
     TooMany,
 }
 
@@ -146,21 +144,13 @@ fn members(rates: &Rates, topology: &Topology, links: &[LinkConfig]) -> Vec<Memb
         }
     }
     for (node, state) in (0..).zip(&topology.nodes) {
-        add(
-            rates.node,
-            format!("node {}", state.name),
-            FaultKind::NodeLoss { node },
-        );
+        add(rates.node, format!("node {}", state.name), FaultKind::NodeLoss { node });
     }
     for (zone, name) in (0..).zip(&topology.zones) {
         add(rates.zone, format!("zone {name}"), FaultKind::ZoneLoss { zone });
     }
     for (link, config) in (0..).zip(links) {
-        add(
-            rates.link,
-            format!("link {}", config.name),
-            FaultKind::LinkDown { link },
-        );
+        add(rates.link, format!("link {}", config.name), FaultKind::LinkDown { link });
     }
     members
 }
@@ -190,11 +180,7 @@ fn draw(
             return Err(RateError::TooMany);
         }
         let duration = Some(member.rate.repair);
-        faults.push(Fault {
-            at,
-            duration,
-            kind: member.kind,
-        });
+        faults.push(Fault { at, duration, kind: member.kind });
         at += member.rate.repair;
     }
 }

@@ -34,10 +34,7 @@ fn a_long_flow_is_held_by_its_tightest_link_and_the_others_take_the_rest() {
 #[test]
 fn a_flow_that_no_link_limits_has_its_cap_or_no_limit() {
     assert_eq!(
-        share(
-            &[UNBOUNDED, 7],
-            &[(&[0], ANY), (&[0], 9), (&[], ANY), (&[0, 1], ANY)]
-        ),
+        share(&[UNBOUNDED, 7], &[(&[0], ANY), (&[0], 9), (&[], ANY), (&[0, 1], ANY)]),
         [UNBOUNDED, 9, UNBOUNDED, 7]
     );
 }

@@ -185,8 +185,7 @@ impl<R: Recorder> Fleet<'_, R> {
             if self.jobs.get(job).resumed_tokens == 0 {
                 self.start_anew(job);
             }
-            self.kernel
-                .schedule(now + wait, Class::Control, Event::Retry(job));
+            self.kernel.schedule(now + wait, Class::Control, Event::Retry(job));
             return;
         }
         let status = match cause {

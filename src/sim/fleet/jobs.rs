@@ -195,14 +195,7 @@ impl<K: Default> Attempts<K> {
         }
     }
 
-    pub fn start(
-        &mut self,
-        id: RequestId,
-        asked: TraceRequest,
-        at: SimTime,
-        is_measured: bool,
-        attempt: Attempt,
-    ) -> Place {
+    pub fn start(&mut self, id: RequestId, asked: TraceRequest, at: SimTime, is_measured: bool, attempt: Attempt) -> Place {
         let place = self.live.send(id, asked, at, is_measured);
         self.live.get(place).leg = attempt.leg;
         self.window.push_back(attempt);
@@ -243,19 +236,11 @@ impl<K: Default> Attempts<K> {
 impl Held {
     /// When the lease ends, if a reader that knows since `known` renews it `every` so often for `renewal` each time, until
     /// `now` (rule D14).
-    pub fn renewed(
-        self,
-        known: Option<SimTime>,
-        now: SimTime,
-        every: SimDuration,
-        renewal: SimDuration,
-    ) -> SimTime {
+    pub fn renewed(self, known: Option<SimTime>, now: SimTime, every: SimDuration, renewal: SimDuration) -> SimTime {
         let Some(known) = known.filter(|&k| k <= now && every > SimDuration::ZERO) else {
             return self.until;
         };
         let beats = now.since(known).as_nanos() / every.as_nanos();
-        (known + every * beats + renewal)
-            .max(self.until.min(known + renewal))
-            .max(self.until)
+        (known + every * beats + renewal).max(self.until.min(known + renewal)).max(self.until)
     }
 }

@@ -84,8 +84,7 @@ impl<R: Recorder> Fleet<'_, R> {
         self.touched.push(replica);
         at_replica!(self, replica, |slot, around| {
             let Some(wake) = slot.wake else { return };
-            if leaps
-                && wake < now
+            if leaps && wake < now
                 && let Some((wake, acted)) = slot.replica.leap(slot.acted, now, &mut around)
             {
                 slot.wake = Some(wake);
@@ -116,19 +115,13 @@ impl<R: Recorder> Fleet<'_, R> {
                 }
                 slot.version = slot.version.wrapping_add(1);
                 if let Some(wake) = slot.wake {
-                    let far = leaps
-                        .then(|| slot.replica.foresee_wake(slot.acted, &around))
-                        .flatten();
+                    let far = leaps.then(|| slot.replica.foresee_wake(slot.acted, &around)).flatten();
                     let event = Event::Wake {
                         replica,
                         version: slot.version,
                     };
-                    self.kernel.schedule_ranked(
-                        far.unwrap_or(wake),
-                        Class::StepEnd,
-                        u64::from(replica),
-                        event,
-                    );
+                    self.kernel
+                        .schedule_ranked(far.unwrap_or(wake), Class::StepEnd, u64::from(replica), event);
                 }
             });
         }
@@ -139,16 +132,12 @@ impl<R: Recorder> Fleet<'_, R> {
     /// At the end of the run: takes the steps that end by then and tells of the tokens that are not told yet. Returns the
     /// end.
     pub(super) fn take_steps_left(&mut self) -> SimTime {
-        let limit = self
-            .config
-            .deadline
-            .map_or(self.kernel.now(), |d| d.max(self.kernel.now()));
+        let limit = self.config.deadline.map_or(self.kernel.now(), |d| d.max(self.kernel.now()));
         let (horizon, leaps) = (SimTime(limit.0.saturating_add(1)), self.leaps);
         let mut end = self.last_progress;
         for replica in 0..self.replicas.len() as u32 {
             at_replica!(self, replica, |slot, around| {
-                if leaps
-                    && slot.wake.is_some_and(|w| w < horizon)
+                if leaps && slot.wake.is_some_and(|w| w < horizon)
                     && let Some((_, acted)) = slot.replica.leap(slot.acted, horizon, &mut around)
                 {
                     end = end.max(acted);
