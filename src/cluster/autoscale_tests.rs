@@ -53,7 +53,12 @@ fn first(config: AutoscalerConfig, observed: &Observed) -> Option<i32> {
 }
 
 /// Applies each decision at once; gives the sizes after each interval of 15 s.
-fn sizes(scaler: &mut Autoscaler, mut current: u32, steps: u64, kv_usage: impl Fn(u64, u32) -> f64) -> Vec<u32> {
+fn sizes(
+    scaler: &mut Autoscaler,
+    mut current: u32,
+    steps: u64,
+    kv_usage: impl Fn(u64, u32) -> f64,
+) -> Vec<u32> {
     let mut seen = Vec::new();
     for step in 0..steps {
         let observed = kv(current, kv_usage(step, current));
@@ -71,7 +76,10 @@ fn the_formula_is_that_of_the_hpa() {
     assert_eq!(first(doubled.clone(), &kv(5, 0.2)), Some(5));
     assert_eq!(first(doubled, &kv(6, 0.05)), Some(-3));
     // Kubernetes blog on v1.33: 50 * (90 / 75) = 60.
-    assert_eq!(first(eager(ScaleMetric::KvUsage, 0.75, 100), &kv(50, 0.9)), Some(10));
+    assert_eq!(
+        first(eager(ScaleMetric::KvUsage, 0.75, 100), &kv(50, 0.9)),
+        Some(10)
+    );
     // Rounded up: 3 * 0.5 / 0.4 = 3.75.
     assert_eq!(first(eager(ScaleMetric::KvUsage, 0.4, 100), &kv(3, 0.5)), Some(1));
 }
@@ -87,7 +95,10 @@ fn within_the_tolerance_nothing_changes() {
 #[test]
 fn whole_numbers_are_not_rounded_up_by_rounding_errors() {
     // In floating point 10 * 0.9 / 0.3 = 30.000000000000004.
-    assert_eq!(first(eager(ScaleMetric::KvUsage, 0.3, 100), &kv(10, 0.9)), Some(20));
+    assert_eq!(
+        first(eager(ScaleMetric::KvUsage, 0.3, 100), &kv(10, 0.9)),
+        Some(20)
+    );
 }
 
 #[test]
@@ -150,7 +161,8 @@ fn metrics_are_as_old_as_they_are() {
 
 #[test]
 fn the_way_down_looks_back_at_the_highest() {
-    let mut scaler = Autoscaler::new(AutoscalerConfig::kubernetes(ScaleMetric::KvUsage, 0.5, 1, 100)).unwrap();
+    let mut scaler =
+        Autoscaler::new(AutoscalerConfig::kubernetes(ScaleMetric::KvUsage, 0.5, 1, 100)).unwrap();
     // Busy once at time 0, then nearly idle: 10 groups stay for 300 s (until step 20).
     let seen = sizes(&mut scaler, 10, 30, |step, _| if step == 0 { 0.5 } else { 0.1 });
     assert_eq!(seen[..20], [10; 20]);
@@ -292,9 +304,18 @@ fn configurations_that_make_no_sense_are_refused() {
         change(&mut config);
         Autoscaler::new(config).unwrap_err()
     };
-    assert!(matches!(refused(&|c| c.target = 0.0), ScaleConfigError::Target(_)));
-    assert!(matches!(refused(&|c| c.target = f64::NAN), ScaleConfigError::Target(_)));
-    assert!(matches!(refused(&|c| c.tolerance = -0.1), ScaleConfigError::Tolerance(_)));
+    assert!(matches!(
+        refused(&|c| c.target = 0.0),
+        ScaleConfigError::Target(_)
+    ));
+    assert!(matches!(
+        refused(&|c| c.target = f64::NAN),
+        ScaleConfigError::Target(_)
+    ));
+    assert!(matches!(
+        refused(&|c| c.tolerance = -0.1),
+        ScaleConfigError::Tolerance(_)
+    ));
     assert_eq!(refused(&|c| c.min_groups = 0), ScaleConfigError::NoFloor);
     assert_eq!(
         refused(&|c| c.min_groups = 10),

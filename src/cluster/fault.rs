@@ -13,11 +13,11 @@ mod rates;
 mod validate;
 
 pub use rates::{
-    DEVICE_MTBF_HOURS, HOST_MTBF_DEVICE_HOURS, INTERRUPTION_MTBF_DEVICE_HOURS, LINK_MTBF_HOURS, MAX_FAULTS, Rate,
-    RateError, Rates, SPOT_NOTICE, timeline,
+    DEVICE_MTBF_HOURS, HOST_MTBF_DEVICE_HOURS, INTERRUPTION_MTBF_DEVICE_HOURS, LINK_MTBF_HOURS, MAX_FAULTS,
+    Rate, RateError, Rates, SPOT_NOTICE, timeline,
 };
-pub use validate::{FaultError, validate};
 pub(super) use validate::there_are;
+pub use validate::{FaultError, validate};
 
 /// What a slow kernel is slow on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,11 +142,17 @@ impl FaultKind {
             Self::GroupCrash { group }
             | Self::SlowRank { group, .. }
             | Self::PrefixCacheFlush { group }
-            | Self::KernelFallback { on: Fallback::Group(group), .. } => Target::Group(group),
+            | Self::KernelFallback {
+                on: Fallback::Group(group),
+                ..
+            } => Target::Group(group),
             Self::NodeLoss { node } | Self::SpotNotice { node, .. } => Target::Node(node),
             Self::ZoneLoss { zone } => Target::Zone(zone),
             Self::LinkDegradation { link, .. } | Self::LinkDown { link } => Target::Link(link),
-            Self::KernelFallback { on: Fallback::Revision(revision), .. } => Target::Revision(revision),
+            Self::KernelFallback {
+                on: Fallback::Revision(revision),
+                ..
+            } => Target::Revision(revision),
             Self::WeightStoreSlow { .. } => Target::WeightStore,
             Self::StaleMetrics { .. } => Target::Metrics,
         }
@@ -198,7 +204,7 @@ impl fmt::Display for Target {
 /// | spot notice | how long the node is away, from the end of the notice; none: for good |
 /// | all others | how long it lasts; none: until the end of the run |
 ///
-/// A zero-length condition changes nothing; a zero-length loss still kills what it hits.
+/// A duration of zero changes nothing, whatever the kind: see [`Fault::is_nothing`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
     /// When it happens.
@@ -210,6 +216,12 @@ pub struct Fault {
 }
 
 impl Fault {
+    /// Whether it is of zero length, and so must not change a run. A crash without a duration is not: it kills, and the
+    /// restart can begin at once.
+    pub fn is_nothing(&self) -> bool {
+        self.duration == Some(SimDuration::ZERO)
+    }
+
     /// When it is over; none: never.
     pub fn ends(&self) -> Option<SimTime> {
         match self.kind {
@@ -228,7 +240,9 @@ impl Fault {
 /// groups by number: links, the weight store, metrics, revisions.
 pub fn groups_hit(kind: &FaultKind, topology: &Topology) -> Vec<u32> {
     match kind.target() {
-        Target::Rank(group, _) | Target::Group(group) if (group as usize) < topology.groups.len() => vec![group],
+        Target::Rank(group, _) | Target::Group(group) if (group as usize) < topology.groups.len() => {
+            vec![group]
+        }
         Target::Node(node) => topology.groups_on_node(node),
         Target::Zone(zone) => topology.groups_in_zone(zone),
         _ => Vec::new(),
@@ -256,21 +270,46 @@ mod tests {
     fn only_losses_kill_at_their_instant() {
         assert!(FaultKind::RankCrash { group: 0, rank: 0 }.kills());
         assert!(FaultKind::ZoneLoss { zone: 0 }.kills());
-        assert!(!FaultKind::SpotNotice { node: 0, notice: SimDuration(5) }.kills());
-        assert!(!FaultKind::SlowRank { group: 0, factor: Ratio::ONE }.kills());
+        assert!(
+            !FaultKind::SpotNotice {
+                node: 0,
+                notice: SimDuration(5)
+            }
+            .kills()
+        );
+        assert!(
+            !FaultKind::SlowRank {
+                group: 0,
+                factor: Ratio::ONE
+            }
+            .kills()
+        );
     }
 
     #[test]
     fn a_fault_ends_as_its_kind_says() {
         let ends = |duration: Option<u64>, kind| {
-            let fault = Fault { at: SimTime(10), duration: duration.map(SimDuration), kind };
+            let fault = Fault {
+                at: SimTime(10),
+                duration: duration.map(SimDuration),
+                kind,
+            };
             fault.ends().map(SimTime::as_nanos)
         };
         assert_eq!(ends(None, FaultKind::GroupCrash { group: 0 }), Some(10));
         assert_eq!(ends(Some(7), FaultKind::GroupCrash { group: 0 }), Some(17));
+        let crash = |duration| Fault {
+            at: SimTime(10),
+            duration,
+            kind: FaultKind::GroupCrash { group: 0 },
+        };
+        assert!(crash(Some(SimDuration::ZERO)).is_nothing() && !crash(None).is_nothing());
         assert_eq!(ends(None, FaultKind::NodeLoss { node: 0 }), None);
         let notice = SimDuration(100);
-        assert_eq!(ends(Some(7), FaultKind::SpotNotice { node: 0, notice }), Some(117));
+        assert_eq!(
+            ends(Some(7), FaultKind::SpotNotice { node: 0, notice }),
+            Some(117)
+        );
         assert_eq!(ends(None, FaultKind::PrefixCacheFlush { group: 0 }), Some(10));
     }
 }

@@ -70,7 +70,13 @@ pub enum Stage {
 
 impl Stage {
     /// All, in their order.
-    pub const ALL: [Self; 5] = [Self::Provision, Self::LoadWeights, Self::Compile, Self::Capture, Self::Warm];
+    pub const ALL: [Self; 5] = [
+        Self::Provision,
+        Self::LoadWeights,
+        Self::Compile,
+        Self::Capture,
+        Self::Warm,
+    ];
 
     /// How reports call it.
     pub const fn label(self) -> &'static str {
@@ -145,7 +151,10 @@ impl RestartPlan {
             Stage::Warm => self.warm,
         };
         let stages = Stage::ALL.map(|stage| (stage, length(stage)));
-        stages.into_iter().filter(|&(_, length)| length > SimDuration::ZERO).collect()
+        stages
+            .into_iter()
+            .filter(|&(_, length)| length > SimDuration::ZERO)
+            .collect()
     }
 
     /// All stages together; at most what a duration can hold.

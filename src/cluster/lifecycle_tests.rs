@@ -26,7 +26,11 @@ fn a_slow_store_lengthens_the_loading_alone() {
 #[test]
 fn loading_is_rounded_up_and_stages_without_time_are_left_out() {
     let load = |weight_bytes, weight_bandwidth| {
-        let plan = RestartPlan { weight_bytes, weight_bandwidth, ..RestartPlan::NOTHING };
+        let plan = RestartPlan {
+            weight_bytes,
+            weight_bandwidth,
+            ..RestartPlan::NOTHING
+        };
         plan.stages(Ratio::ONE)
     };
     assert_eq!(load(10, 3_000_000_000), [(Stage::LoadWeights, SimDuration(4))]);
@@ -47,7 +51,13 @@ fn bandwidths_are_those_of_the_cited_times() {
 }
 
 fn phases() -> Vec<Phase> {
-    let mut phases = vec![Phase::Absent, Phase::Ready, Phase::Draining, Phase::Failed, Phase::Stopped];
+    let mut phases = vec![
+        Phase::Absent,
+        Phase::Ready,
+        Phase::Draining,
+        Phase::Failed,
+        Phase::Stopped,
+    ];
     phases.extend(Stage::ALL.map(Phase::Starting));
     phases
 }
@@ -72,7 +82,11 @@ fn nothing_follows_itself_and_nothing_becomes_absent_again() {
 fn faults_hit_what_exists_and_requests_go_to_what_is_ready() {
     for phase in phases() {
         assert_eq!(phase.can_become(Phase::Failed), phase.exists(), "{phase:?}");
-        assert_eq!(phase.can_become(Phase::Draining), phase.takes_requests(), "{phase:?}");
+        assert_eq!(
+            phase.can_become(Phase::Draining),
+            phase.takes_requests(),
+            "{phase:?}"
+        );
     }
 }
 

@@ -109,7 +109,11 @@ impl Transfer {
     /// Units moved between `since` and `now`.
     fn moved_since(&self, now: SimTime) -> u128 {
         let fluid = u128::from(self.rate) * u128::from(now.since(self.since).0);
-        if self.flowing { fluid.min(self.units() - self.moved) } else { 0 }
+        if self.flowing {
+            fluid.min(self.units() - self.moved)
+        } else {
+            0
+        }
     }
 
     /// The first nanosecond at which all has left; none while it stalls, or beyond the end of time.
@@ -296,7 +300,10 @@ impl Network {
     pub fn moved(&self, link: u32) -> u128 {
         self.links.get(link as usize).map_or(0, |link| {
             let under_way = link.flowing.iter().filter_map(|id| self.transfers.get(id));
-            link.moved + under_way.map(|transfer| transfer.moved_since(self.now)).sum::<u128>()
+            link.moved
+                + under_way
+                    .map(|transfer| transfer.moved_since(self.now))
+                    .sum::<u128>()
         })
     }
 
@@ -307,7 +314,10 @@ impl Network {
 
     /// The transfers that occupy a link at the latest `now`, in the order of their starts.
     pub fn on_link(&self, link: u32) -> impl Iterator<Item = TransferId> + '_ {
-        self.links.get(link as usize).into_iter().flat_map(|link| link.flowing.iter().copied())
+        self.links
+            .get(link as usize)
+            .into_iter()
+            .flat_map(|link| link.flowing.iter().copied())
     }
 
     /// The size of a transfer under way; none once it was reported or cancelled.
@@ -318,12 +328,16 @@ impl Network {
     /// The rate of a transfer under way, bytes a second: 0 when it stalls or has left the links, `u64::MAX` when nothing
     /// holds it back.
     pub fn rate_of(&self, id: TransferId) -> Option<u64> {
-        self.transfers.get(&id).map(|transfer| if transfer.flowing { transfer.rate } else { 0 })
+        self.transfers
+            .get(&id)
+            .map(|transfer| if transfer.flowing { transfer.rate } else { 0 })
     }
 
     /// What a transfer under way has moved until the latest `now`, in units of 1 / [`UNITS_PER_BYTE`] byte.
     pub fn moved_of(&self, id: TransferId) -> Option<u128> {
-        self.transfers.get(&id).map(|transfer| transfer.moved + transfer.moved_since(self.now))
+        self.transfers
+            .get(&id)
+            .map(|transfer| transfer.moved + transfer.moved_since(self.now))
     }
 
     /// Handles all events up to `now`, instant by instant.
@@ -431,7 +445,11 @@ impl Network {
 
     /// Gives a flowing transfer a rate from now on.
     fn set_rate(&mut self, id: TransferId, rate: u64) {
-        if self.transfers.get(&id).is_none_or(|transfer| transfer.rate == rate) {
+        if self
+            .transfers
+            .get(&id)
+            .is_none_or(|transfer| transfer.rate == rate)
+        {
             return;
         }
         self.settle(id);

@@ -22,7 +22,10 @@ impl Ratio {
 
     /// `numerator / denominator`.
     pub const fn new(numerator: u32, denominator: u32) -> Self {
-        Self { numerator, denominator }
+        Self {
+            numerator,
+            denominator,
+        }
     }
 
     /// Whether it is a number at all, and above zero.
@@ -80,13 +83,20 @@ mod tests {
     fn ratios_compare_as_numbers_and_round_against_the_optimist() {
         assert_eq!(Ratio::new(2, 4), Ratio::new(1, 2));
         assert!(Ratio::new(4, 3) > Ratio::ONE && Ratio::new(2, 3) < Ratio::ONE);
-        assert_eq!(Ratio::new(4, 3).stretch(SimDuration(10)), SimDuration(14), "13.3 up");
+        assert_eq!(
+            Ratio::new(4, 3).stretch(SimDuration(10)),
+            SimDuration(14),
+            "13.3 up"
+        );
         assert_eq!(Ratio::new(2, 3).part_of(10), 6, "6.7 down");
     }
 
     #[test]
     fn nothing_overflows_and_nothing_divides_by_zero() {
-        assert_eq!(Ratio::new(7, 1).stretch(SimDuration(u64::MAX)), SimDuration(u64::MAX));
+        assert_eq!(
+            Ratio::new(7, 1).stretch(SimDuration(u64::MAX)),
+            SimDuration(u64::MAX)
+        );
         assert_eq!(Ratio::new(7, 1).part_of(u64::MAX), u64::MAX);
         assert_eq!(Ratio::new(3, 0).stretch(SimDuration(5)), SimDuration(15));
         assert!(!Ratio::new(3, 0).is_positive() && !Ratio::new(0, 3).is_positive());

@@ -41,7 +41,9 @@ pub struct RolloutConfig {
 #[non_exhaustive]
 pub enum RolloutError {
     /// No group could be started nor drained.
-    #[error("surge and max_unavailable are both 0, so no group can be replaced; one of them must be 1 or more")]
+    #[error(
+        "surge and max_unavailable are both 0, so no group can be replaced; one of them must be 1 or more"
+    )]
     Stuck,
     /// A pool of none.
     #[error("the pool has no groups, so there is nothing to roll out")]
@@ -124,12 +126,11 @@ pub enum RolloutPhase {
     Done,
 }
 
-/// One revision's part of a fleet: (starting, ready, draining).
+/// One revision's groups that serve or will.
 #[derive(Debug, Clone, Copy)]
 struct Side {
     starting: u32,
     ready: u32,
-    draining: u32,
 }
 
 impl Side {
@@ -224,12 +225,10 @@ impl Rollout {
         let old = Side {
             starting: state.old_starting,
             ready: state.old_ready,
-            draining: state.old_draining,
         };
         let new = Side {
             starting: state.new_starting,
             ready: state.new_ready,
-            draining: state.new_draining,
         };
         let (goal, leaving, coming) = match self.phase {
             RolloutPhase::Waiting | RolloutPhase::Done => return actions,
@@ -238,16 +237,15 @@ impl Rollout {
             RolloutPhase::RollingBack => (self.total, new, old),
         };
         let (start, drain) = self.moves(state, goal, leaving, coming);
-        let back = self.phase == RolloutPhase::RollingBack;
-        let (start_one, drain_one): (fn(u32) -> Action, fn(u32) -> Action) = if back {
-            (Action::StartOld, Action::DrainNew)
-        } else {
-            (Action::StartNew, Action::DrainOld)
+        let (start_them, drain_them) = match self.phase {
+            RolloutPhase::RollingBack => (Action::StartOld(start), Action::DrainNew(drain)),
+            _ => (Action::StartNew(start), Action::DrainOld(drain)),
         };
-        actions.extend((start > 0).then(|| start_one(start)));
-        actions.extend((drain > 0).then(|| drain_one(drain)));
-        let gone = leaving.live() == 0 && leaving.draining == 0;
-        if gone && coming.ready >= self.total && self.phase != RolloutPhase::Canary {
+        actions.extend((start > 0).then_some(start_them));
+        actions.extend((drain > 0).then_some(drain_them));
+        // Groups of the revision that stays may still drain from before a rollback.
+        let settled = coming.ready >= self.total && state.existing() == coming.ready;
+        if settled && self.phase != RolloutPhase::Canary {
             self.phase = RolloutPhase::Done;
             actions.push(Action::Done);
         }

@@ -109,12 +109,18 @@ fn a_canary_is_watched_before_the_rest_follows() {
     };
     let mut rollout = Rollout::new(with_canary, 4).unwrap();
     let mut state = old(4);
-    assert_eq!((rollout.next(secs(9), &state), rollout.wake()), (vec![], Some(secs(10))));
+    assert_eq!(
+        (rollout.next(secs(9), &state), rollout.wake()),
+        (vec![], Some(secs(10)))
+    );
     assert_eq!(rollout.next(secs(10), &state), [Action::StartNew(1)]);
     assert_eq!((rollout.canary_share(), rollout.wake()), (None, None));
     (state.new_starting, state.new_ready) = (0, 1);
     assert_eq!(rollout.next(secs(20), &state), [Action::DrainOld(1)]);
-    assert_eq!((rollout.canary_share(), rollout.wake()), (Some(0.1), Some(secs(80))));
+    assert_eq!(
+        (rollout.canary_share(), rollout.wake()),
+        (Some(0.1), Some(secs(80)))
+    );
     state.old_ready = 3;
     assert_eq!(rollout.next(secs(79), &state), []);
     // It fails, comes back, and is watched anew.
@@ -125,7 +131,10 @@ fn a_canary_is_watched_before_the_rest_follows() {
     assert_eq!(rollout.next(secs(100), &state), []);
     assert_eq!(rollout.wake(), Some(secs(160)));
     assert_eq!(rollout.next(secs(160), &state), [Action::StartNew(1)]);
-    assert_eq!((rollout.phase(), rollout.canary_share()), (RolloutPhase::Rolling, None));
+    assert_eq!(
+        (rollout.phase(), rollout.canary_share()),
+        (RolloutPhase::Rolling, None)
+    );
 }
 
 #[test]
@@ -163,6 +172,21 @@ fn a_rejected_canary_is_rolled_back() {
 }
 
 #[test]
+fn it_is_not_done_while_anything_drains() {
+    let mut rollout = Rollout::new(config(1, 1), 2).unwrap();
+    rollout.next(secs(0), &old(2));
+    rollout.reject();
+    // Drained before the rollback, and of the revision that stays.
+    let mut state = FleetState {
+        old_draining: 1,
+        ..old(2)
+    };
+    assert_eq!(rollout.next(secs(1), &state), [Action::RollBack]);
+    state.old_draining = 0;
+    assert_eq!(rollout.next(secs(2), &state), [Action::Done]);
+}
+
+#[test]
 fn rollouts_that_cannot_move_are_refused() {
     assert_eq!(Rollout::new(config(0, 0), 3), Err(RolloutError::Stuck));
     assert_eq!(Rollout::new(config(1, 0), 0), Err(RolloutError::NoGroups));
@@ -172,7 +196,14 @@ fn rollouts_that_cannot_move_are_refused() {
             share,
             hold: SimDuration::ZERO,
         });
-        Rollout::new(RolloutConfig { canary, ..config(1, 0) }, 3).unwrap_err()
+        Rollout::new(
+            RolloutConfig {
+                canary,
+                ..config(1, 0)
+            },
+            3,
+        )
+        .unwrap_err()
     };
     assert_eq!(with(4, 0.5), RolloutError::CanaryGroups { groups: 4, total: 3 });
     assert_eq!(with(0, 0.5), RolloutError::CanaryGroups { groups: 0, total: 3 });

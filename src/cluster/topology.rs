@@ -101,7 +101,12 @@ impl Topology {
             }
             if let Some(rank) = ranks.iter().position(|&node| node as usize >= nodes) {
                 let node = ranks[rank];
-                return Err(TopologyError::NoSuchNode { group, rank, node, nodes });
+                return Err(TopologyError::NoSuchNode {
+                    group,
+                    rank,
+                    node,
+                    nodes,
+                });
             }
         }
         Ok(())
@@ -120,7 +125,10 @@ impl Topology {
     /// The nodes of this zone, in the order of their numbers.
     pub fn nodes_in_zone(&self, zone: u32) -> Vec<u32> {
         let nodes = (0..).zip(&self.nodes);
-        nodes.filter(|(_, node)| node.zone == zone).map(|(number, _)| number).collect()
+        nodes
+            .filter(|(_, node)| node.zone == zone)
+            .map(|(number, _)| number)
+            .collect()
     }
 
     /// The zone of a node; none if there is no such node.
@@ -140,7 +148,12 @@ fn distinct<'a>(what: &'static str, names: impl Iterator<Item = &'a String>) -> 
     for (second, name) in names.enumerate() {
         if let Some(first) = seen.insert(name, second) {
             let name = name.clone();
-            return Err(TopologyError::SameName { what, first, second, name });
+            return Err(TopologyError::SameName {
+                what,
+                first,
+                second,
+                name,
+            });
         }
     }
     Ok(())
@@ -152,12 +165,22 @@ pub(super) mod tests {
 
     /// Zones a (nodes 0, 1) and b (node 2); group 0 over nodes 0 and 1, group 1 on node 1, group 2 on node 2.
     pub fn example() -> Topology {
-        let node = |name: &str, zone| Node { name: name.to_owned(), zone };
-        let group = |name: &str, ranks: &[u32]| Placement { name: name.to_owned(), ranks: ranks.to_vec() };
+        let node = |name: &str, zone| Node {
+            name: name.to_owned(),
+            zone,
+        };
+        let group = |name: &str, ranks: &[u32]| Placement {
+            name: name.to_owned(),
+            ranks: ranks.to_vec(),
+        };
         Topology {
             zones: vec!["a".to_owned(), "b".to_owned()],
             nodes: vec![node("n0", 0), node("n1", 0), node("n2", 1)],
-            groups: vec![group("g0", &[0, 0, 1, 1]), group("g1", &[1]), group("g2", &[2, 2])],
+            groups: vec![
+                group("g0", &[0, 0, 1, 1]),
+                group("g1", &[1]),
+                group("g2", &[2, 2]),
+            ],
         }
     }
 
@@ -188,7 +211,10 @@ pub(super) mod tests {
             error(|t| t.groups[0].ranks[3] = 7),
             "rank 3 of group g0 is on node number 7, but there are 3 nodes (0 to 2)"
         );
-        assert_eq!(error(|t| t.groups[1].ranks.clear()), "group g1 has no ranks; give it at least one");
+        assert_eq!(
+            error(|t| t.groups[1].ranks.clear()),
+            "group g1 has no ranks; give it at least one"
+        );
         assert_eq!(
             error(|t| t.nodes[2].name = "n0".to_owned()),
             "nodes 0 and 2 are both called n0; give each its own name"

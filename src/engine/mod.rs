@@ -15,6 +15,19 @@ use crate::workload::trace::TraceRequest;
 /// The caller's name for a request: its index in the trace.
 pub type RequestId = u32;
 
+/// Which part of a request an engine serves, when prefill and decode are apart (rules D1-D13).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Leg {
+    /// All of it.
+    #[default]
+    Whole,
+    /// Its prompt and the one output token that nobody reads (rules D1, D2). Its blocks stay when it ends, until
+    /// [`Engine::release_held`] (rule D3).
+    Prefill,
+    /// Its output. The KV of its prompt comes by a transfer (rule D6), see [`StepPlan::loads`].
+    Decode,
+}
+
 /// One row of a step's batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
@@ -54,41 +67,30 @@ pub struct Admission {
     pub first: bool,
 }
 
-/// Which part of a request an engine serves, when prefill and decode are apart (rules D1-D13).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Leg {
-    /// All of it.
-    #[default]
-    Whole,
-    /// Its prompt; its blocks stay when it ends, until [`Engine::release_held`] (rule D3).
-    Prefill,
-    /// Its output; the KV of its prompt comes by a transfer (rule D6).
-    Decode,
-}
-
-/// A transfer of a prompt's KV that starts with a call of the scheduler (rules D5-D7).
+/// A transfer of a prompt's KV that starts with a schedule call (rules D6, D7). It ends with [`Engine::load_done`] or
+/// [`Engine::load_failed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
-    /// Which request.
+    /// Whose prompt.
     pub id: RequestId,
-    /// Tokens of its prompt that the prefix cache held.
+    /// Tokens found in the prefix cache, which need not be read.
     pub cached_tokens: u32,
-    /// Blocks to be read.
+    /// Blocks to be read, whole ones and the last partial one (rule D5).
     pub blocks: u32,
-    /// Tokens to be read.
+    /// Tokens in them.
     pub tokens: u32,
 }
 
-/// What an engine shows of itself.
+/// What can be seen of an engine from outside at any moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Gauges {
-    /// Running requests.
+    /// Requests of the running list.
     pub running: u32,
-    /// Waiting requests, those that wait for a transfer among them.
+    /// Waiting requests; those whose KV is being loaded are among them, as in vLLM's own gauge (rule D6).
     pub waiting: u32,
-    /// Free KV blocks.
+    /// Free KV blocks; cached blocks that nobody uses count as free (rule K12).
     pub free_blocks: u32,
-    /// KV blocks in all.
+    /// KV blocks that requests can use (rule K10).
     pub usable_blocks: u32,
 }
 
@@ -108,13 +110,13 @@ pub struct StepPlan {
     pub admitted: Vec<Admission>,
     /// Requests preempted in this call, in order.
     pub preempted: Vec<RequestId>,
-    /// Transfers that start with this call, in order.
+    /// Transfers that start with this call, in order (rule D6). A plan that only starts some is empty otherwise.
     pub loads: Vec<Load>,
     /// The batch as the step-time model sees it.
     pub shape: BatchShape,
     /// Running requests after the call.
     pub running: u32,
-    /// Waiting requests after the call.
+    /// Waiting requests after the call, with those whose KV is being loaded (rule D6).
     pub waiting: u32,
     /// Free KV blocks after the call; cached blocks that nobody uses count as free.
     pub free_blocks: u32,
@@ -210,6 +212,9 @@ pub enum Refusal {
         /// The step's budget.
         budget: u32,
     },
+    /// The engine has no KV connector, so it serves whole requests only.
+    #[error("this engine serves whole requests only: prefill and decode cannot be apart here")]
+    WholeRequestsOnly,
 }
 
 /// Requests wait that an engine will never schedule, though it goes on calling its scheduler.
@@ -228,10 +233,11 @@ pub struct Livelock {
 }
 
 /// The engine of a configuration. At one that is to leap, rows that only repeat are not listed (see
-/// [`StepPlan::steady`]), and `lists_contexts` says whether the batch's shape still has each one's context.
+/// [`StepPlan::steady`]), and `lists_contexts` says whether the batch's shape still has each one's context. An engine
+/// with pipeline stages never leaps: its batches take turns, so that none repeats the one before (rule S66).
 pub fn build(config: &VllmConfig, leaps: bool, lists_contexts: bool) -> Box<dyn Engine> {
     let mut engine = VllmEngine::new(config.clone());
-    if leaps {
+    if leaps && config.pipeline_parallel_size <= 1 {
         engine = engine.with_steady_rows(lists_contexts);
     }
     if config.scheduler_cls.is_neuron() {
@@ -249,53 +255,57 @@ pub trait Engine: std::fmt::Debug + Send {
     /// [`Refusal`] when it could never be served.
     fn submit(&mut self, id: RequestId, request: &TraceRequest) -> Result<(), Refusal>;
 
-    /// [`Engine::submit`] of one leg of a request.
+    /// Puts one leg of a request in the waiting queue.
     ///
     /// # Errors
-    /// [`Refusal`] when it could never be served.
+    /// [`Refusal`] when it could never be served; [`Refusal::WholeRequestsOnly`] from an engine without transfers.
     fn submit_leg(&mut self, id: RequestId, request: &TraceRequest, leg: Leg) -> Result<(), Refusal> {
-        debug_assert!(leg == Leg::Whole, "an engine that serves whole requests only");
-        self.submit(id, request)
+        match leg {
+            Leg::Whole => self.submit(id, request),
+            Leg::Prefill | Leg::Decode => Err(Refusal::WholeRequestsOnly),
+        }
     }
 
-    /// A transfer has ended: its request can be scheduled by the next call (rules D8, D9).
+    /// A prompt's KV has arrived. Its request can be scheduled in the next plan (rule D8), and its blocks are found in
+    /// the prefix cache from now on (rule D9). False when the request is not being loaded.
     fn load_done(&mut self, id: RequestId) -> bool {
         let _ = id;
         false
     }
 
-    /// A transfer broke off after some tokens: the rest is computed here (rule D13).
+    /// A transfer failed, and the engine recomputes (rule D13, policy "recompute"; under "fail" the caller aborts): of
+    /// its prompt's tokens the first `valid_tokens` are there, which are cut back to whole blocks, and the rest is
+    /// prefilled here. False when the request is not being loaded.
     fn load_failed(&mut self, id: RequestId, valid_tokens: u32) -> bool {
         let _ = (id, valid_tokens);
         false
     }
 
-    /// Frees the blocks that an ended prefill left (rules D3, D14).
+    /// Frees the blocks of a prefill leg that has ended: they were read, or the lease ran out (rules D3, D14). False
+    /// when the engine holds no such leg.
     fn release_held(&mut self, id: RequestId) -> bool {
         let _ = id;
         false
     }
 
-    /// KV blocks of ended prefills.
+    /// KV blocks of prefill legs that have ended; one that several hold counts for each.
     fn held_blocks(&self) -> u32 {
         0
     }
 
-    /// What a dashboard or a router sees of it.
-    fn gauges(&self) -> Gauges {
-        Gauges::default()
-    }
+    /// What can be seen from outside now.
+    fn gauges(&self) -> Gauges;
 
-    /// Forgets every cached block that nobody uses.
-    fn flush_cache(&mut self) {}
+    /// Forgets the content of every cached block that nobody uses (rules K12, K17).
+    fn flush_cache(&mut self);
 
-    /// Tokens of a request's prompt that are in the prefix cache.
-    fn cached_tokens(&mut self, request: &TraceRequest, id: RequestId) -> u32 {
-        let _ = (request, id);
-        0
-    }
+    /// Tokens of a request's prompt that the prefix cache holds now (rules K31, K32). Nothing that can be observed
+    /// changes.
+    fn cached_tokens(&mut self, request: &TraceRequest, id: RequestId) -> u32;
 
-    /// Requests exist, and all of them wait for transfers (rules S58, D10).
+    /// Unfinished requests exist and no call of the scheduler can do anything for them before a transfer ends or
+    /// something else happens to the engine from outside: all are being loaded, or wait for blocks that these hold
+    /// (rules S58, D10).
     fn is_loading_only(&self) -> bool {
         false
     }
@@ -307,8 +317,8 @@ pub trait Engine: std::fmt::Debug + Send {
     /// the order in which they were made.
     fn commit(&mut self, plan: &StepPlan, result: &mut StepResult);
 
-    /// Ends a request that its client has given up, and frees what it holds; output under way is dropped. False
-    /// when the engine does not hold it.
+    /// Ends a request that its client has given up, wherever it stands, and frees what it holds; output under way is
+    /// dropped (rule S46). Of a prefill leg that has ended it frees the blocks. False when the engine does not hold it.
     fn abort(&mut self, id: RequestId) -> bool;
 
     /// Waiting or running requests exist.
@@ -318,7 +328,8 @@ pub trait Engine: std::fmt::Debug + Send {
     /// flushes (rule S52).
     fn wants_schedule(&self) -> bool;
 
-    /// Batches that may be under way at once: 1, or 2 with asynchronous scheduling (rule S51).
+    /// Batches that may be under way at once: one a pipeline stage (rule S66), and one more with asynchronous
+    /// scheduling (rules S51, S56).
     fn queue_depth(&self) -> usize;
 
     /// How many further plans, at most, would be the last one with every context longer by its row's tokens, if

@@ -206,6 +206,13 @@ impl KvCache {
         (table.held, table.registered) = (0, 0);
     }
 
+    /// Forgets the content of every block that nobody holds; the order of the free queue stays (rule K17).
+    pub fn flush(&mut self) {
+        if let Some(prefix) = &mut self.prefix {
+            prefix.flush();
+        }
+    }
+
     /// Blocks in the free queue with stream and number of what they hold, front first.
     #[cfg(test)]
     pub(super) fn free_queue(&self) -> Vec<(BlockId, Option<(u64, u32)>)> {

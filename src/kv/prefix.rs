@@ -105,6 +105,18 @@ impl PrefixCache {
         self.chains.replace(chain, number, block, next);
     }
 
+    /// Forgets the content of all blocks in the free queue.
+    pub(super) fn flush(&mut self) {
+        let s = self.sentinel();
+        let mut block = self.blocks[s as usize].next;
+        while block != s {
+            if self.blocks[block as usize].chain != NONE {
+                self.evict(block);
+            }
+            block = self.blocks[block as usize].next;
+        }
+    }
+
     /// Nobody holds the block: it is a hit candidate in the free queue (rule K12).
     pub(super) fn is_free(&self, block: BlockId) -> bool {
         self.blocks[block as usize].refs == 0

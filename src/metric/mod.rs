@@ -4,8 +4,11 @@
 //! go through the same code.
 
 mod bins;
+pub mod cost;
 pub mod diagnose;
+pub mod energy;
 pub mod export;
+pub mod fairness;
 pub mod funnel;
 pub mod gauges;
 pub mod goodput;

@@ -3,7 +3,8 @@
 /// The shape of one step's batch.
 ///
 /// A row is a *decode* when it feeds exactly one token (plus speculative drafts) at or past the end of the
-/// prompt; every other row is a *prefill*: prompt chunks, and the replay of a preempted request.
+/// prompt, or its last token where the KV of the rest was loaded; every other row is a *prefill*: prompt chunks, and
+/// the replay of a preempted request.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub struct BatchShape {
     /// Prefill rows.

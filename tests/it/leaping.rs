@@ -74,7 +74,7 @@ prop_compose! {
     }
 }
 
-fn any_trace() -> impl Strategy<Value = Trace> {
+pub(super) fn any_trace() -> impl Strategy<Value = Trace> {
     prop::collection::vec(any_request(), 1..50).prop_map(|rows| {
         let mut at = 0;
         let requests = rows.into_iter().map(|(gap, request)| {
@@ -91,7 +91,7 @@ fn any_trace() -> impl Strategy<Value = Trace> {
 }
 
 prop_compose! {
-    fn any_engine()(
+    pub(super) fn any_engine()(
         version in prop::sample::select(vec!["0.11.0", "0.13.0", "0.15.1", "0.19.1", "0.25.1", "0.28.0", "0.32.0"]),
         (seqs, budget) in prop_oneof![(1u32..20, 16u32..400), (20u32..40, 8u32..30), (1u32..4, 2u32..6)],
         (block_size, tokens) in (prop::sample::select(vec![1u32, 4, 16]), prop_oneof![80u32..300, 620u32..1_400, Just(40_000u32)]),
@@ -178,7 +178,7 @@ fn bounded(world: WorldConfig) -> WorldConfig {
     }
 }
 
-fn rows(grants: &[Grant]) -> Vec<(u32, u32, u32, bool)> {
+pub(super) fn rows(grants: &[Grant]) -> Vec<(u32, u32, u32, bool)> {
     grants
         .iter()
         .map(|g| (g.id, g.tokens, g.computed, g.samples))

@@ -40,7 +40,7 @@ prop_compose! {
     }
 }
 
-fn any_trace() -> impl Strategy<Value = Trace> {
+pub fn any_trace() -> impl Strategy<Value = Trace> {
     prop::collection::vec(any_request(), 1..40).prop_map(|rows| {
         let mut at = 0;
         let requests = rows
@@ -132,6 +132,11 @@ prop_compose! {
     }
 }
 
+/// Any world and step times for it.
+pub fn any_step_time_world() -> impl Strategy<Value = (WorldConfig, impl StepTime)> {
+    any_world().prop_map(|world| (world, Linear(1)))
+}
+
 /// Each request in exactly one terminal state, all its tokens there, no block kept.
 fn assert_conserved(record: &RunRecord, trace: &Trace) {
     assert_eq!(record.requests.len(), trace.requests.len());
@@ -161,7 +166,7 @@ fn assert_conserved(record: &RunRecord, trace: &Trace) {
                 assert!(r.cached_tokens < r.input_tokens);
             }
             Status::Rejected => assert_eq!((r.enqueued, r.output_tokens), (None, 0)),
-            Status::Unfinished | Status::Surplus => panic!("left unfinished, or not counted: {r:?}"),
+            _ => panic!("left unfinished, not counted, or failed: {r:?}"),
         }
     }
     for replica in &record.replicas {

@@ -8,7 +8,9 @@ use crate::units::SimTime;
 #[non_exhaustive]
 pub enum ScheduleError {
     /// Times must rise.
-    #[error("step {index} of the schedule is not later than the one before it; steps must be in the order of time")]
+    #[error(
+        "step {index} of the schedule is not later than the one before it; steps must be in the order of time"
+    )]
     Order {
         /// Its number, from 0.
         index: usize,

@@ -46,7 +46,8 @@ pub const MAX_FAULTS: usize = 1_000_000;
 pub struct Rate {
     /// Mean hours from its repair to its next fault.
     pub mtbf_hours: f64,
-    /// How long a fault lasts: the duration of [`Fault`].
+    /// How long a fault lasts: the duration of [`Fault`]. Zero for a device is a crash that can be started again at once
+    /// (no duration); zero for the others changes nothing.
     pub repair: SimDuration,
 }
 
@@ -76,7 +77,9 @@ pub enum RateError {
         hours: f64,
     },
     /// More than [`MAX_FAULTS`].
-    #[error("these rates give more than {MAX_FAULTS} faults; is a mean time meant in another unit than hours?")]
+    #[error(
+        "these rates give more than {MAX_FAULTS} faults; is a mean time meant in another unit than hours?"
+    )]
     TooMany,
 }
 
@@ -144,13 +147,21 @@ fn members(rates: &Rates, topology: &Topology, links: &[LinkConfig]) -> Vec<Memb
         }
     }
     for (node, state) in (0..).zip(&topology.nodes) {
-        add(rates.node, format!("node {}", state.name), FaultKind::NodeLoss { node });
+        add(
+            rates.node,
+            format!("node {}", state.name),
+            FaultKind::NodeLoss { node },
+        );
     }
     for (zone, name) in (0..).zip(&topology.zones) {
         add(rates.zone, format!("zone {name}"), FaultKind::ZoneLoss { zone });
     }
     for (link, config) in (0..).zip(links) {
-        add(rates.link, format!("link {}", config.name), FaultKind::LinkDown { link });
+        add(
+            rates.link,
+            format!("link {}", config.name),
+            FaultKind::LinkDown { link },
+        );
     }
     members
 }
@@ -165,6 +176,9 @@ fn draw(
 ) -> Result<(), RateError> {
     let mut rng = class_stream(seed, Purpose::Faults, replication, &member.name);
     let mean_s = member.rate.mtbf_hours * 3_600.0;
+    let at_once =
+        member.rate.repair == SimDuration::ZERO && matches!(member.kind, FaultKind::RankCrash { .. });
+    let duration = (!at_once).then_some(member.rate.repair);
     let mut at = SimTime::ZERO;
     loop {
         let mean_times: f64 = Exp1.sample(&mut rng);
@@ -179,8 +193,11 @@ fn draw(
         if faults.len() == MAX_FAULTS {
             return Err(RateError::TooMany);
         }
-        let duration = Some(member.rate.repair);
-        faults.push(Fault { at, duration, kind: member.kind });
+        faults.push(Fault {
+            at,
+            duration,
+            kind: member.kind,
+        });
         at += member.rate.repair;
     }
 }

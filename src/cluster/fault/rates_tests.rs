@@ -8,12 +8,20 @@ use super::*;
 const HOUR: u64 = 3_600_000_000_000;
 
 fn rate(mtbf_hours: f64, repair_hours: u64) -> Option<Rate> {
-    Some(Rate { mtbf_hours, repair: SimDuration(repair_hours * HOUR) })
+    Some(Rate {
+        mtbf_hours,
+        repair: SimDuration(repair_hours * HOUR),
+    })
 }
 
 fn all(mtbf_hours: f64) -> Rates {
     let rate = rate(mtbf_hours, 2);
-    Rates { device: rate, node: rate, zone: rate, link: rate }
+    Rates {
+        device: rate,
+        node: rate,
+        zone: rate,
+        link: rate,
+    }
 }
 
 fn links() -> Vec<LinkConfig> {
@@ -30,13 +38,25 @@ fn drawn(rates: &Rates, topology: &Topology, hours: u64, seed: u64) -> Vec<Fault
 }
 
 fn of_kind(faults: &[Fault], label: &str) -> Vec<Fault> {
-    faults.iter().filter(|fault| fault.kind.label() == label).copied().collect()
+    faults
+        .iter()
+        .filter(|fault| fault.kind.label() == label)
+        .copied()
+        .collect()
 }
 
 #[test]
 fn the_same_seed_gives_the_same_faults_and_another_seed_or_replication_others() {
     let draw = |seed, replication| {
-        timeline(&all(50.0), &example(), &links(), SimDuration(500 * HOUR), seed, replication).unwrap()
+        timeline(
+            &all(50.0),
+            &example(),
+            &links(),
+            SimDuration(500 * HOUR),
+            seed,
+            replication,
+        )
+        .unwrap()
     };
     assert_eq!(draw(1, 0), draw(1, 0));
     assert_ne!(draw(1, 0), draw(2, 0));
@@ -48,20 +68,38 @@ fn the_same_seed_gives_the_same_faults_and_another_seed_or_replication_others() 
 fn what_is_added_shifts_nobody_elses_faults() {
     let before = drawn(&all(50.0), &example(), 1_000, 7);
     let mut larger = example();
-    larger.nodes.push(Node { name: "n3".to_owned(), zone: 1 });
-    larger.groups.push(Placement { name: "g3".to_owned(), ranks: vec![3] });
+    larger.nodes.push(Node {
+        name: "n3".to_owned(),
+        zone: 1,
+    });
+    larger.groups.push(Placement {
+        name: "g3".to_owned(),
+        ranks: vec![3],
+    });
     let mut after = drawn(&all(50.0), &larger, 1_000, 7);
     let number = after.len();
-    after.retain(|f| !matches!(f.kind, FaultKind::NodeLoss { node: 3 } | FaultKind::RankCrash { group: 3, .. }));
+    after.retain(|f| {
+        !matches!(
+            f.kind,
+            FaultKind::NodeLoss { node: 3 } | FaultKind::RankCrash { group: 3, .. }
+        )
+    });
     assert!(after.len() < number);
     assert_eq!(after, before);
 }
 
 #[test]
 fn a_part_keeps_its_faults_where_its_number_changes_and_where_others_have_other_rates() {
-    let only_nodes = |hours| Rates { node: rate(50.0, 2), link: rate(hours, 1), ..Rates::default() };
+    let only_nodes = |hours| Rates {
+        node: rate(50.0, 2),
+        link: rate(hours, 1),
+        ..Rates::default()
+    };
     let before = of_kind(&drawn(&only_nodes(9.0), &example(), 1_000, 7), "node_loss");
-    assert_eq!(of_kind(&drawn(&only_nodes(77.0), &example(), 1_000, 7), "node_loss"), before);
+    assert_eq!(
+        of_kind(&drawn(&only_nodes(77.0), &example(), 1_000, 7), "node_loss"),
+        before
+    );
     let mut turned = example();
     turned.nodes.reverse();
     let back = |mut fault: Fault| {
@@ -76,7 +114,10 @@ fn a_part_keeps_its_faults_where_its_number_changes_and_where_others_have_other_
 
 #[test]
 fn a_longer_horizon_adds_faults_after_the_shorter_one_only() {
-    let (short, long) = (drawn(&all(30.0), &example(), 300, 3), drawn(&all(30.0), &example(), 900, 3));
+    let (short, long) = (
+        drawn(&all(30.0), &example(), 300, 3),
+        drawn(&all(30.0), &example(), 900, 3),
+    );
     let early: Vec<Fault> = long.into_iter().filter(|fault| fault.at.0 < 300 * HOUR).collect();
     assert_eq!(early, short);
 }
@@ -84,7 +125,10 @@ fn a_longer_horizon_adds_faults_after_the_shorter_one_only() {
 /// 20 000 cycles of 10 h + 2 h: a standard error of 0.6 % of the count.
 #[test]
 fn as_many_faults_as_the_rates_say() {
-    let rates = Rates { zone: rate(10.0, 2), ..Rates::default() };
+    let rates = Rates {
+        zone: rate(10.0, 2),
+        ..Rates::default()
+    };
     let mut one = example();
     one.zones.truncate(1);
     let count = drawn(&rates, &one, 240_000, 1).len() as f64;
@@ -92,21 +136,60 @@ fn as_many_faults_as_the_rates_say() {
 }
 
 #[test]
+fn a_device_without_repair_time_crashes_all_the_same() {
+    let rates = Rates {
+        device: rate(10.0, 0),
+        ..Rates::default()
+    };
+    let faults = drawn(&rates, &example(), 100, 1);
+    assert!(!faults.is_empty() && faults.iter().all(|fault| fault.duration.is_none()));
+}
+
+/// A mean of a third of a picosecond: one fault a nanosecond, never two.
+#[test]
+fn faults_of_one_part_are_a_nanosecond_apart_at_least() {
+    let rates = Rates {
+        zone: rate(1e-16, 0),
+        ..Rates::default()
+    };
+    let mut one = example();
+    one.zones.truncate(1);
+    let faults = timeline(&rates, &one, &[], SimDuration(1_000), 1, 0).unwrap();
+    assert!(faults.iter().map(|fault| fault.at.0).eq(1..1_000));
+}
+
+#[test]
 fn no_rates_and_no_time_give_no_faults() {
     assert_eq!(drawn(&Rates::default(), &example(), 1_000, 1), []);
     assert_eq!(drawn(&all(1.0), &example(), 0, 1), []);
-    assert_eq!(drawn(&all(1e300), &example(), 1_000, 1), [], "longer than time itself");
+    assert_eq!(
+        drawn(&all(1e300), &example(), 1_000, 1),
+        [],
+        "longer than time itself"
+    );
 }
 
 #[test]
 fn rates_that_are_no_times_and_rates_without_end_are_refused() {
     for hours in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        let rates = Rates { link: rate(hours, 0), ..Rates::default() };
+        let rates = Rates {
+            link: rate(hours, 0),
+            ..Rates::default()
+        };
         let error = timeline(&rates, &example(), &links(), SimDuration(HOUR), 1, 0).unwrap_err();
-        assert!(matches!(error, RateError::NotATime { what: "link", .. }), "{error}");
+        assert!(
+            matches!(error, RateError::NotATime { what: "link", .. }),
+            "{error}"
+        );
     }
-    let rates = Rates { node: rate(1e-9, 0), ..Rates::default() };
-    assert_eq!(timeline(&rates, &example(), &links(), SimDuration(HOUR), 1, 0), Err(RateError::TooMany));
+    let rates = Rates {
+        node: rate(1e-9, 0),
+        ..Rates::default()
+    };
+    assert_eq!(
+        timeline(&rates, &example(), &links(), SimDuration(HOUR), 1, 0),
+        Err(RateError::TooMany)
+    );
 }
 
 /// The constants are what their comments derive.

@@ -103,7 +103,10 @@ pub(in super::super) fn there_are(count: usize, what: &str) -> String {
 }
 
 fn end_of(at: Option<SimTime>) -> String {
-    at.map_or_else(|| "never ends".to_owned(), |at| format!("ends at {}", at.since(SimTime::ZERO)))
+    at.map_or_else(
+        || "never ends".to_owned(),
+        |at| format!("ends at {}", at.since(SimTime::ZERO)),
+    )
 }
 
 /// Whether all of these faults can happen in this cluster: what they befall is there, factors are of the right side of
@@ -124,7 +127,12 @@ pub fn validate(faults: &[Fault], topology: &Topology, links: &[LinkConfig]) -> 
     no_overlap(faults)
 }
 
-fn target_exists(index: usize, fault: &FaultKind, topology: &Topology, links: usize) -> Result<(), FaultError> {
+fn target_exists(
+    index: usize,
+    fault: &FaultKind,
+    topology: &Topology,
+    links: usize,
+) -> Result<(), FaultError> {
     let groups = topology.groups.len();
     let (what, number, exist) = match fault.target() {
         Target::Rank(group, _) | Target::Group(group) => ("group", group, groups),
@@ -135,12 +143,23 @@ fn target_exists(index: usize, fault: &FaultKind, topology: &Topology, links: us
     };
     if number as usize >= exist {
         let kind = fault.label();
-        return Err(FaultError::NoSuch { index, kind, what, number, exist });
+        return Err(FaultError::NoSuch {
+            index,
+            kind,
+            what,
+            number,
+            exist,
+        });
     }
     if let Target::Rank(group, rank) = fault.target() {
         let ranks = topology.groups[group as usize].ranks.len();
         if rank as usize >= ranks {
-            return Err(FaultError::NoSuchRank { index, group, rank, ranks });
+            return Err(FaultError::NoSuchRank {
+                index,
+                group,
+                rank,
+                ranks,
+            });
         }
     }
     Ok(())
@@ -151,9 +170,11 @@ fn factor_is_one(index: usize, fault: &FaultKind) -> Result<(), FaultError> {
     let (factor, faster, mend) = match *fault {
         FaultKind::SlowRank { factor, .. }
         | FaultKind::WeightStoreSlow { factor }
-        | FaultKind::KernelFallback { factor, .. } => {
-            (factor, factor < Ratio::ONE, "it multiplies times: give 1/1 or more")
-        }
+        | FaultKind::KernelFallback { factor, .. } => (
+            factor,
+            factor < Ratio::ONE,
+            "it multiplies times: give 1/1 or more",
+        ),
         FaultKind::LinkDegradation { factor, .. } => (
             factor,
             factor > Ratio::ONE,
@@ -162,10 +183,20 @@ fn factor_is_one(index: usize, fault: &FaultKind) -> Result<(), FaultError> {
         _ => return Ok(()),
     };
     if !factor.is_positive() {
-        return Err(FaultError::ZeroFactor { index, kind, factor, mend });
+        return Err(FaultError::ZeroFactor {
+            index,
+            kind,
+            factor,
+            mend,
+        });
     }
     if faster {
-        return Err(FaultError::NoFault { index, kind, factor, mend });
+        return Err(FaultError::NoFault {
+            index,
+            kind,
+            factor,
+            mend,
+        });
     }
     Ok(())
 }
@@ -173,7 +204,10 @@ fn factor_is_one(index: usize, fault: &FaultKind) -> Result<(), FaultError> {
 fn no_overlap(faults: &[Fault]) -> Result<(), FaultError> {
     let mut by_target: BTreeMap<(&'static str, Target), Vec<usize>> = BTreeMap::new();
     for (index, fault) in faults.iter().enumerate() {
-        by_target.entry((fault.kind.label(), fault.kind.target())).or_default().push(index);
+        by_target
+            .entry((fault.kind.label(), fault.kind.target()))
+            .or_default()
+            .push(index);
     }
     for ((kind, target), mut indices) in by_target {
         indices.sort_by_key(|&index| (faults[index].at, index));
@@ -182,7 +216,14 @@ fn no_overlap(faults: &[Fault]) -> Result<(), FaultError> {
             let (first, second) = (pair[0], pair[1]);
             let (starts, ends) = (faults[second].at, faults[first].ends());
             if faults[first].at == starts || ends.is_none_or(|end| starts < end) {
-                return Err(FaultError::Overlap { first, second, kind, target, starts, ends });
+                return Err(FaultError::Overlap {
+                    first,
+                    second,
+                    kind,
+                    target,
+                    starts,
+                    ends,
+                });
             }
         }
     }

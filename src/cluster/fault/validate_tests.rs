@@ -7,11 +7,19 @@ use crate::units::SimDuration;
 
 fn links() -> Vec<LinkConfig> {
     let name = "nic".to_owned();
-    vec![LinkConfig { name, bandwidth_bytes_per_s: 1, latency: SimDuration::ZERO }]
+    vec![LinkConfig {
+        name,
+        bandwidth_bytes_per_s: 1,
+        latency: SimDuration::ZERO,
+    }]
 }
 
 fn at(at: u64, duration: Option<u64>, kind: FaultKind) -> Fault {
-    Fault { at: SimTime(at), duration: duration.map(SimDuration), kind }
+    Fault {
+        at: SimTime(at),
+        duration: duration.map(SimDuration),
+        kind,
+    }
 }
 
 fn error(faults: &[Fault]) -> String {
@@ -35,7 +43,10 @@ fn what_is_not_there_cannot_fail_and_the_error_says_what_is() {
         "fault 1 (link_down): there is no link 1; there is 1 link (0)"
     );
     assert_eq!(
-        alone(FaultKind::KernelFallback { on: Fallback::Group(3), factor: Ratio::ONE }),
+        alone(FaultKind::KernelFallback {
+            on: Fallback::Group(3),
+            factor: Ratio::ONE
+        }),
         "fault 1 (kernel_fallback): there is no group 3; there are 3 groups (0 to 2)"
     );
     assert_eq!(
@@ -48,20 +59,47 @@ fn what_is_not_there_cannot_fail_and_the_error_says_what_is() {
 
 #[test]
 fn factors_of_zero_and_of_the_wrong_side_are_refused() {
-    let link = |n, d| error(&[at(0, None, FaultKind::LinkDegradation { link: 0, factor: Ratio::new(n, d) })]);
-    let slow = |n, d| error(&[at(0, None, FaultKind::SlowRank { group: 0, factor: Ratio::new(n, d) })]);
+    let link = |n, d| {
+        error(&[at(
+            0,
+            None,
+            FaultKind::LinkDegradation {
+                link: 0,
+                factor: Ratio::new(n, d),
+            },
+        )])
+    };
+    let slow = |n, d| {
+        error(&[at(
+            0,
+            None,
+            FaultKind::SlowRank {
+                group: 0,
+                factor: Ratio::new(n, d),
+            },
+        )])
+    };
     assert!(link(0, 1).contains("a factor of 0/1 is not above zero") && link(0, 1).contains("link_down"));
     assert!(link(3, 2).contains("would make it faster"));
     assert!(slow(2, 0).contains("a factor of 2/0 is not above zero"));
     assert!(slow(1, 2).contains("would make it faster") && slow(1, 2).contains("1/1 or more"));
-    let same = at(0, None, FaultKind::WeightStoreSlow { factor: Ratio::new(3, 3) });
+    let same = at(
+        0,
+        None,
+        FaultKind::WeightStoreSlow {
+            factor: Ratio::new(3, 3),
+        },
+    );
     assert_eq!(validate(&[same], &example(), &links()), Ok(()));
 }
 
 #[test]
 fn a_flush_is_over_at_once() {
     let flush = at(0, Some(1), FaultKind::PrefixCacheFlush { group: 0 });
-    assert_eq!(error(&[flush]), "fault 0 (prefix_cache_flush) is over at once; leave its duration out");
+    assert_eq!(
+        error(&[flush]),
+        "fault 0 (prefix_cache_flush) is over at once; leave its duration out"
+    );
 }
 
 #[test]
@@ -73,7 +111,10 @@ fn overlaps_of_one_kind_on_one_target_are_named_by_both_places() {
          first before, or leave one out"
     );
     assert!(error(&[loss(0, None), loss(9, None)]).contains("the first never ends"));
-    assert!(error(&[loss(4, Some(0)), loss(4, Some(0))]).contains("overlap"), "twice at once");
+    assert!(
+        error(&[loss(4, Some(0)), loss(4, Some(0))]).contains("overlap"),
+        "twice at once"
+    );
 }
 
 #[test]
@@ -85,7 +126,14 @@ fn other_targets_other_kinds_and_neighbours_in_time_do_not_overlap() {
         at(5, None, FaultKind::ZoneLoss { zone: 0 }),
         at(5, None, FaultKind::GroupCrash { group: 0 }),
         at(6, None, FaultKind::GroupCrash { group: 0 }),
-        at(6, None, FaultKind::LinkDegradation { link: 0, factor: Ratio::new(1, 2) }),
+        at(
+            6,
+            None,
+            FaultKind::LinkDegradation {
+                link: 0,
+                factor: Ratio::new(1, 2),
+            },
+        ),
         at(6, None, FaultKind::LinkDown { link: 0 }),
     ];
     assert_eq!(validate(&faults, &example(), &links()), Ok(()));

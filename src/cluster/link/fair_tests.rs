@@ -11,9 +11,13 @@ const ANY: u64 = UNBOUNDED;
 
 #[test]
 fn one_link_is_cut_evenly_and_the_remainder_goes_to_the_earliest() {
-    assert_eq!(share(&[10], &[(&[0], ANY); 3]), [4, 3, 3]);
-    assert_eq!(share(&[2], &[(&[0], ANY); 3]), [1, 1, 0]);
-    assert_eq!(share(&[0], &[(&[0], ANY); 2]), [0, 0], "a link that is down");
+    assert_eq!(share(&[10], &[(&[0_u32] as &[u32], ANY); 3]), [4, 3, 3]);
+    assert_eq!(share(&[2], &[(&[0_u32] as &[u32], ANY); 3]), [1, 1, 0]);
+    assert_eq!(
+        share(&[0], &[(&[0_u32] as &[u32], ANY); 2]),
+        [0, 0],
+        "a link that is down"
+    );
 }
 
 #[test]
@@ -34,7 +38,10 @@ fn a_long_flow_is_held_by_its_tightest_link_and_the_others_take_the_rest() {
 #[test]
 fn a_flow_that_no_link_limits_has_its_cap_or_no_limit() {
     assert_eq!(
-        share(&[UNBOUNDED, 7], &[(&[0], ANY), (&[0], 9), (&[], ANY), (&[0, 1], ANY)]),
+        share(
+            &[UNBOUNDED, 7],
+            &[(&[0], ANY), (&[0], 9), (&[], ANY), (&[0, 1], ANY)]
+        ),
         [UNBOUNDED, 9, UNBOUNDED, 7]
     );
 }

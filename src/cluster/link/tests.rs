@@ -34,9 +34,16 @@ fn a_lone_transfer_takes_bytes_over_bandwidth_rounded_up_and_the_latency_of_its_
     let mut net = network(&[(3 * BYTE_A_NS, 50), (5 * BYTE_A_NS, 7)]);
     let id = net.start(SimTime(100), &[1, 0], 10, None);
     assert_eq!(net.rate_of(id), Some(3 * BYTE_A_NS));
-    assert_eq!(net.next_change(), Some(SimTime(104)), "10 / 3 ns up: the links are free");
+    assert_eq!(
+        net.next_change(),
+        Some(SimTime(104)),
+        "10 / 3 ns up: the links are free"
+    );
     assert_eq!(run_out(&mut net), [(161, id)]);
-    assert_eq!((net.moved(0), net.moved(1)), (10 * UNITS_PER_BYTE, 10 * UNITS_PER_BYTE));
+    assert_eq!(
+        (net.moved(0), net.moved(1)),
+        (10 * UNITS_PER_BYTE, 10 * UNITS_PER_BYTE)
+    );
     assert_eq!(net.under_way(), 0);
 }
 
@@ -106,6 +113,21 @@ fn an_infinite_link_can_be_down_and_is_infinite_again() {
 }
 
 #[test]
+fn a_factor_leaves_a_byte_a_second_at_least_and_never_makes_a_link_infinite() {
+    let mut net = network(&[(2, 0), (u64::MAX - 1, 0)]);
+    let slow = net.start(SimTime(0), &[0], 5, None);
+    let fast = net.start(SimTime(0), &[1], u64::MAX, None);
+    net.set_factor(SimTime(0), 0, 1, 3);
+    net.set_factor(SimTime(0), 1, 3, 1);
+    assert_eq!(
+        (net.rate_of(slow), net.rate_of(fast)),
+        (Some(1), Some(u64::MAX - 1))
+    );
+    net.set_factor(SimTime(0), 7, 1, 1);
+    assert_eq!(net.rate_of(slow), Some(1), "no such link, no change");
+}
+
+#[test]
 fn a_cancelled_transfer_tells_what_it_moved_and_leaves_the_link_to_the_others() {
     let mut net = network(&[(BYTE_A_NS, 0)]);
     let a = net.start(SimTime(0), &[0], 100, None);
@@ -143,14 +165,29 @@ fn links_without_bandwidth_or_a_name_of_their_own_are_refused() {
         "link pcie (number 1) has a bandwidth of 0 bytes/s; to take it down, use a fault"
     );
     let twice = Network::new(vec![link("nic", 1, 0), link("nic", 2, 0)]).unwrap_err();
-    assert!(matches!(twice, NetworkError::SameName { first: 0, second: 1, .. }));
+    assert!(matches!(
+        twice,
+        NetworkError::SameName {
+            first: 0,
+            second: 1,
+            ..
+        }
+    ));
 }
 
 #[derive(Debug, Clone)]
 enum Act {
-    Start { path: Vec<u32>, bytes: u64, cap: Option<u64> },
+    Start {
+        path: Vec<u32>,
+        bytes: u64,
+        cap: Option<u64>,
+    },
     Cancel(usize),
-    Factor { link: u32, numerator: u32, denominator: u32 },
+    Factor {
+        link: u32,
+        numerator: u32,
+        denominator: u32,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -170,10 +207,15 @@ fn stories() -> impl Strategy<Value = Story> {
         let bytes = prop_oneof![1 => Just(0), 5 => 1..100_000_u64, 1 => 1..1_000_000_000_u64];
         let start = (path, bytes, cap).prop_map(|(path, bytes, cap)| Act::Start { path, bytes, cap });
         let factor = (0..n as u32, 0..4_u32, 1..4_u32);
-        let factor = factor.prop_map(|(link, numerator, denominator)| Act::Factor { link, numerator, denominator });
+        let factor = factor.prop_map(|(link, numerator, denominator)| Act::Factor {
+            link,
+            numerator,
+            denominator,
+        });
         let act = prop_oneof![6 => start, 1 => (0..40_usize).prop_map(Act::Cancel), 1 => factor];
         let gap = prop_oneof![Just(0), 0..3_000_u64, 0..100_000_000_u64];
-        (Just(links), prop::collection::vec((gap, act), 1..40)).prop_map(|(links, acts)| Story { links, acts })
+        (Just(links), prop::collection::vec((gap, act), 1..40))
+            .prop_map(|(links, acts)| Story { links, acts })
     })
 }
 
@@ -189,18 +231,25 @@ fn play(story: &Story, wake_at_changes: bool) -> Result<Outcome, TestCaseError> 
     let mut net = network(&story.links);
     let mut expected = vec![0_u128; story.links.len()];
     let mut alive: BTreeMap<TransferId, (Vec<u32>, u64)> = BTreeMap::new();
-    let mut outcome = Outcome { done: BTreeMap::new(), moved: Vec::new() };
-    let (mut now, mut seen) = (0, Vec::new());
-    let mut report = |net: &mut Network, at: u64, alive: &mut BTreeMap<_, (Vec<u32>, u64)>, expected: &mut [u128]| {
-        net.advance(SimTime(at), &mut seen);
-        prop_assert!(seen.is_sorted());
-        for id in seen.drain(..) {
-            let (path, bytes): (Vec<u32>, u64) = alive.remove(&id).expect("done once, and not after a cancellation");
-            path.iter().for_each(|&l| expected[l as usize] += u128::from(bytes) * UNITS_PER_BYTE);
-            outcome.done.insert(id, at);
-        }
-        Ok(())
+    let mut outcome = Outcome {
+        done: BTreeMap::new(),
+        moved: Vec::new(),
     };
+    let (mut now, mut seen) = (0, Vec::new());
+    let mut report =
+        |net: &mut Network, at: u64, alive: &mut BTreeMap<_, (Vec<u32>, u64)>, expected: &mut [u128]| {
+            net.advance(SimTime(at), &mut seen);
+            prop_assert!(seen.is_sorted());
+            for id in seen.drain(..) {
+                let (path, bytes): (Vec<u32>, u64) = alive
+                    .remove(&id)
+                    .expect("done once, and not after a cancellation");
+                path.iter()
+                    .for_each(|&l| expected[l as usize] += u128::from(bytes) * UNITS_PER_BYTE);
+                outcome.done.insert(id, at);
+            }
+            Ok(())
+        };
     for (gap, act) in &story.acts {
         now += gap;
         while let Some(at) = net.next_change().filter(|at| wake_at_changes && at.0 <= now) {
@@ -219,7 +268,11 @@ fn play(story: &Story, wake_at_changes: bool) -> Result<Outcome, TestCaseError> 
                 let path = alive.remove(&id).map_or(Vec::new(), |(path, _)| path);
                 path.iter().for_each(|&l| expected[l as usize] += units);
             }
-            Act::Factor { link, numerator, denominator } => {
+            Act::Factor {
+                link,
+                numerator,
+                denominator,
+            } => {
                 net.set_factor(SimTime(now), *link, *numerator, *denominator);
             }
         }

@@ -160,6 +160,10 @@ fn vllm_up_to_0_25_1_scores_four_waiting_plus_running() {
     assert_eq!(targets(&mut router, &candidates, 3), [1, 0, 1]);
     router.snapshot();
     assert_eq!(target(&mut router, &plain(1), &candidates), 0);
+    // Raised by the number of clients, 2: 0 < 9, 4*2 = 8 < 9, 4*4 = 16 > 9.
+    router.snapshot();
+    let empty = [loaded(0, 0, 0, 0.0, 0), loaded(1, 0, 9, 0.0, 0)];
+    assert_eq!(targets(&mut router, &empty, 3), [0, 0, 1]);
 }
 
 #[test]
@@ -178,12 +182,17 @@ fn vllm_from_0_28_scores_what_is_own_what_is_known_and_pressure_on_the_cache() {
     // Nothing waits: a full cache costs nothing. max(4, 3) = 4 against 3.
     let running = [candidates[0], loaded(1, 0, 3, 1.0, 0)];
     assert_eq!(target(&mut one(4, 0), &plain(1), &running), 1);
-    // The local raise counts in both terms: after one choice target 1 has 4 waiting, 4+3 + 6*4*0.5 = 19 > 4.
-    let mut client = one(4, 0);
-    assert_eq!(targets(&mut client, &running, 2), [1, 0]);
-    // All clients in one router: in flight is what they have together, so 3 and 1 do not become 12 and 4.
-    let together = [loaded(0, 0, 2, 0.0, 1), loaded(1, 0, 3, 0.0, 3)];
-    assert_eq!(target(&mut router(policy(4)), &plain(1), &together), 0);
+    // The pressure begins above one half: 20 + 6*20*0 < 21, and 20 + 6*20*0.01 = 21.2 > 21.
+    let half = |kv_usage| [loaded(0, 0, 21, 0.0, 0), loaded(1, 20, 0, kv_usage, 0)];
+    assert_eq!(target(&mut one(4, 0), &plain(1), &half(0.5)), 1);
+    assert_eq!(target(&mut one(4, 0), &plain(1), &half(0.51)), 0);
+    // The local raise counts in both terms: after one choice target 1 has 4 waiting, 4 + 6*4*0.5 = 16 > 10.
+    let raised = [loaded(0, 0, 10, 0.0, 0), loaded(1, 0, 0, 1.0, 0)];
+    assert_eq!(targets(&mut one(4, 0), &raised, 2), [1, 0]);
+    // One client alone: 4*2 = 8 > 5. All in one router: in flight is what they have together, 2 < 5.
+    let flying = [loaded(0, 0, 0, 0.0, 2), loaded(1, 0, 5, 0.0, 0)];
+    assert_eq!(target(&mut one(4, 0), &plain(1), &flying), 1);
+    assert_eq!(target(&mut router(policy(4)), &plain(1), &flying), 0);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! free and requests wait.
 
 use super::vllm::{SchedulerClass, View, VllmEngine};
-use super::{Engine, Left, Livelock, Refusal, RequestId, StepPlan, StepResult};
+use super::{Engine, Gauges, Left, Livelock, Refusal, RequestId, StepPlan, StepResult};
 use crate::workload::trace::TraceRequest;
 
 #[cfg(test)]
@@ -79,6 +79,18 @@ impl Engine for NeuronEngine {
         let held = self.base.abort(id);
         self.changed |= held;
         held
+    }
+
+    fn gauges(&self) -> Gauges {
+        self.base.gauges()
+    }
+
+    fn flush_cache(&mut self) {
+        self.base.flush_cache();
+    }
+
+    fn cached_tokens(&mut self, request: &TraceRequest, id: RequestId) -> u32 {
+        self.base.cached_tokens(request, id)
     }
 
     fn has_unfinished(&self) -> bool {

@@ -85,6 +85,11 @@ pub struct VllmConfig {
     pub draft_slots: u32,
     /// EAGLE-type drafter: prefix hits lose their last block (rules S65, K33).
     pub eagle: bool,
+    /// Stages of the pipeline, each with a part of the layers (rule S66).
+    pub pipeline_parallel_size: u32,
+    /// A transfer of KV starts only where the requests under way keep the blocks that they still need (rule D12);
+    /// `None` is as the release has it. Off, loads may block each other for ever.
+    pub reserve_for_loads: Option<bool>,
 }
 
 impl VllmConfig {
@@ -113,7 +118,33 @@ impl VllmConfig {
             num_lookahead_tokens: 0,
             draft_slots: 0,
             eagle: false,
+            pipeline_parallel_size: 1,
+            reserve_for_loads: None,
         }
+    }
+
+    /// Scheduling runs ahead of the device. With pipeline stages only some releases can (rule S56).
+    pub fn schedules_ahead(&self) -> bool {
+        self.async_scheduling && (self.pipeline_parallel_size <= 1 || self.behaviour.async_with_pipeline)
+    }
+
+    /// Batches under way at once (rules S51, S56, S66).
+    pub fn queue_depth(&self) -> u32 {
+        self.pipeline_parallel_size.max(1) + u32::from(self.schedules_ahead())
+    }
+
+    /// A decode takes one token in every step: there is no speculation, and no pipeline whose batches take turns
+    /// (rule S66).
+    pub fn decodes_repeat(&self) -> bool {
+        let speculates = self.num_speculative_tokens > 0 || !self.dynamic_speculation.is_empty();
+        let looks_ahead = self.draft_slots > 0 || self.num_lookahead_tokens > 0;
+        !speculates && !looks_ahead && self.pipeline_parallel_size <= 1
+    }
+
+    /// Rule D12 is in force.
+    pub fn reserves_for_loads(&self) -> bool {
+        self.reserve_for_loads
+            .unwrap_or(self.behaviour.reserves_for_loads)
     }
 
     /// KV blocks that requests can use (rule K10).

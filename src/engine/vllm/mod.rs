@@ -1,7 +1,14 @@
 //! The vLLM V1 engine, step for step. Rule numbers (S, K) are those of the project's vLLM specification.
 
+mod admission;
+mod budget;
 mod config;
+mod legs;
+#[cfg(test)]
+mod legs_tests;
 mod output;
+#[cfg(test)]
+mod pipeline_tests;
 mod queue;
 mod repeat;
 mod request;

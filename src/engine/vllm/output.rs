@@ -2,11 +2,12 @@
 
 use super::request::State;
 use super::scheduler::VllmEngine;
-use crate::engine::{FinishReason, Grant, RequestId, StepPlan, StepResult};
+use crate::engine::{FinishReason, Grant, Leg, RequestId, StepPlan, StepResult};
 
 impl VllmEngine {
     pub(super) fn take_output(&mut self, plan: &StepPlan, result: &mut StepResult) {
         result.clear();
+        self.stalled &= plan.is_empty();
         self.committed += 1;
         let mut unlisted = std::mem::take(&mut self.unlisted);
         self.unlisted_rows(&mut unlisted);
@@ -37,7 +38,7 @@ impl VllmEngine {
         r.in_flight -= 1;
         if r.state == State::Finished {
             // It stopped in an earlier step while this one was under way: the row was wasted (rule S54).
-            if r.in_flight == 0 {
+            if r.in_flight == 0 && !r.held {
                 self.vacant.push(grant.slot);
             }
             return false;
@@ -83,38 +84,49 @@ impl VllmEngine {
         }
         let Some(reason) = stop else { return false };
         result.finished.push((r.id, reason));
-        self.finish(grant.slot, running);
+        // One that was preempted with this output under way (rule S35) has no blocks any more, but is read all the same.
+        let keeps = r.leg == Leg::Prefill;
+        self.finish(grant.slot, keeps);
         running
     }
 
     /// Ends a request that its client has given up; output under way is dropped (rule S46). False when the engine
     /// does not hold it.
     pub(super) fn abort_request(&mut self, id: RequestId) -> bool {
-        let held = self.running.slots().iter().copied().chain(self.waiting.iter());
-        let Some(slot) = held.into_iter().find(|&s| self.request(s).id == id) else {
-            return false;
+        let queues = self.waiting.iter().chain(self.ready.iter());
+        let loading = self.loading.iter().copied();
+        let all = self.running.slots().iter().copied().chain(queues).chain(loading);
+        let Some(slot) = all.into_iter().find(|&s| self.request(s).id == id) else {
+            return self.release_blocks_of(id);
         };
-        let running = self.request(slot).state == State::Running;
         self.write_back(self.planned);
         self.forbid_repetition();
-        self.finish(slot, running);
+        self.stalled = false;
+        self.finish(slot, false);
         self.unlist_ended();
         self.unflushed = true;
         true
     }
 
-    fn finish(&mut self, slot: u32, running: bool) {
+    /// Ends a request where it stands; it frees its blocks unless it `keeps` them (rules S43, D3).
+    fn finish(&mut self, slot: u32, keeps: bool) {
         let r = &mut self.requests[slot as usize];
-        r.state = State::Finished;
-        self.kv.release(&mut r.table);
-        let (idle, order) = (r.in_flight == 0, r.order);
-        if running {
-            self.running.remove(order);
+        let state = std::mem::replace(&mut r.state, State::Finished);
+        let order = r.order;
+        if keeps {
+            r.held = true;
+            self.held.push(slot);
         } else {
-            self.waiting.remove_slot(slot);
+            self.kv.release(&mut r.table);
+            if r.in_flight == 0 {
+                self.vacant.push(slot);
+            }
         }
-        if idle {
-            self.vacant.push(slot);
+        match state {
+            State::Running => self.running.remove(order),
+            State::Loading => self.loading.retain(|&s| s != slot),
+            State::Ready => self.ready.remove_slot(slot),
+            State::Waiting | State::Preempted | State::Finished => self.waiting.remove_slot(slot),
         }
     }
 }

@@ -12,6 +12,7 @@ impl VllmEngine {
         let changes = plan.is_empty()
             || !plan.admitted.is_empty()
             || !plan.preempted.is_empty()
+            || !plan.loads.is_empty()
             || !plan.only_repeats();
         let chunks = &self.steady.chunks;
         let all_listed = chunks.len() == self.steady.listed.len();
@@ -19,10 +20,14 @@ impl VllmEngine {
             let r = self.request(slot);
             r.stream.tail_is_private(r.computed)
         };
-        let can_be_found = looked_up
-            && self.config.enable_prefix_caching
-            && (self.steady.shared_tails > 0 || !chunks.iter().all(|c| private(c.0)));
-        self.steady.repeatable = self.steady.enabled && stable && !changes && all_listed && !can_be_found;
+        let c = &self.config;
+        // More hits let a request in. So do fewer, where one whose rest exceeds the budget then lets others pass: its
+        // own cached blocks may be taken meanwhile.
+        let fewer_matter = c.behaviour.skips_oversized_prompt && !c.enable_chunked_prefill;
+        let hits_matter = looked_up
+            && c.enable_prefix_caching
+            && (fewer_matter || self.steady.shared_tails > 0 || !chunks.iter().all(|c| private(c.0)));
+        self.steady.repeatable = self.steady.enabled && stable && !changes && all_listed && !hits_matter;
     }
 
     /// A plan that was made row by row does not repeat itself.
@@ -67,8 +72,11 @@ impl VllmEngine {
         for plan in 0..most {
             let mut need = classes[phase];
             for &(slot, tokens) in &steady.chunks {
-                let before = self.request(slot).computed + plan * tokens;
-                need += self.kv.blocks_for(before + tokens) - self.kv.blocks_for(before);
+                let r = self.request(slot);
+                let before = r.computed + plan * tokens;
+                // What is left of a failed load has its blocks already (rule D13).
+                let held = r.table.held().max(self.kv.blocks_for(before));
+                need += self.kv.blocks_for(before + tokens).saturating_sub(held);
             }
             let Some(after) = left.checked_sub(need) else {
                 return;

@@ -1,6 +1,6 @@
 //! A request as the scheduler sees it.
 
-use crate::engine::RequestId;
+use crate::engine::{Leg, RequestId};
 use crate::kv::{BlockTable, TokenStream};
 use crate::units::SimTime;
 use crate::workload::trace::TraceRequest;
@@ -12,6 +12,10 @@ pub(super) enum State {
     Running,
     /// Preempted and waiting again.
     Preempted,
+    /// Its blocks are there, and the KV of its prompt comes (rule D6).
+    Loading,
+    /// It has come, all or a part of it; the request waits with its blocks (rules D8, D13).
+    Ready,
     Finished,
 }
 
@@ -50,13 +54,24 @@ pub(super) struct Request {
     pub shares_tail: bool,
     pub table: BlockTable,
     pub stream: TokenStream,
+    pub leg: Leg,
+    /// Its load has begun once; whatever becomes of it, there is no other (rule D11).
+    pub load_spent: bool,
+    /// Its prompt was loaded and is still there.
+    pub loaded: bool,
+    /// Tokens of its prompt that were in the prefix cache when its load began.
+    pub local_hit: u32,
+    /// It has ended and keeps its blocks (rule D3).
+    pub held: bool,
+    /// First plan that may schedule it again (rule S15).
+    pub eligible_from: u64,
     accepted: Box<[u8]>,
     verifications: usize,
 }
 
 impl Request {
     /// A waiting request. `table` is an empty one whose memory is used again.
-    pub fn new(id: RequestId, r: &TraceRequest, table: BlockTable) -> Self {
+    pub fn new(id: RequestId, r: &TraceRequest, leg: Leg, table: BlockTable) -> Self {
         Self {
             id,
             state: State::Waiting,
@@ -78,6 +93,12 @@ impl Request {
             shares_tail: false,
             table,
             stream: TokenStream::new(id, r.input_tokens, r.prefix),
+            leg,
+            load_spent: false,
+            loaded: false,
+            local_hit: 0,
+            held: false,
+            eligible_from: 0,
             accepted: r.accepted_drafts.as_slice().into(),
             verifications: 0,
         }

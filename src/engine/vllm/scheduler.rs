@@ -1,13 +1,14 @@
 //! The schedule call: who gets how many tokens in the next step (rules S1-S36).
 
+use super::admission::{RunningPass, WaitingPass};
+use super::budget::Budget;
 use super::config::{Policy, VllmConfig};
 use super::queue::{Rank, WaitingQueue};
 use super::request::{Request, State};
 use super::running::RunningList;
 use super::steady::SteadySet;
-use super::version::AdmissionPadding;
-use crate::engine::{Admission, Engine, Grant, Left, Refusal, RequestId, StepPlan, StepResult};
-use crate::kv::{BlockTable, KvCache};
+use crate::engine::{Engine, Gauges, Grant, Left, Leg, Livelock, Refusal, RequestId, StepPlan, StepResult};
+use crate::kv::{KvCache, TokenStream};
 use crate::workload::trace::TraceRequest;
 
 /// One vLLM engine: scheduler and KV cache, without clock and model.
@@ -28,9 +29,17 @@ pub struct VllmEngine {
     /// Rows of a commit that its plan does not list; memory used again.
     pub(super) unlisted: Vec<Grant>,
     pub(super) waiting: WaitingQueue,
+    /// Waiting requests that hold blocks, since their load has ended; served before the others (rules S20, D8).
+    pub(super) ready: WaitingQueue,
+    /// Requests whose KV is being loaded, in the order of their start (rule D6).
+    pub(super) loading: Vec<u32>,
+    /// Prefill legs that have ended and keep their blocks (rule D3).
+    pub(super) held: Vec<u32>,
+    /// The last call could do nothing, and nothing has happened since.
+    pub(super) stalled: bool,
     /// Requests finished since the last schedule call, which the next one flushes.
     pub(super) unflushed: bool,
-    watermark_blocks: u32,
+    pub(super) watermark_blocks: u32,
     pub(super) pause: Pause,
 }
 
@@ -59,72 +68,10 @@ pub(in crate::engine) enum View {
     Running,
 }
 
-/// What is left of a step's budgets (rule S2).
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Budget {
-    tokens: u32,
-    input: u32,
-    draft_slots: u32,
-}
-
-impl Budget {
-    fn is_spent(&self) -> bool {
-        self.tokens == 0 || self.input <= self.draft_slots
-    }
-
-    fn cap(&self) -> u32 {
-        self.tokens.min(self.input - self.draft_slots)
-    }
-
-    pub fn take(&mut self, tokens: u32) {
-        self.tokens -= tokens;
-        self.input -= tokens + self.draft_slots;
-    }
-
-    /// Takes one token for each of some decode rows without draft slots; false, with nothing done, if it is too much.
-    pub fn take_rows(&mut self, rows: u32) -> bool {
-        let enough = rows <= self.tokens && rows <= self.input;
-        if enough {
-            self.tokens -= rows;
-            self.input -= rows;
-        }
-        enough
-    }
-
-    fn give_back(&mut self, tokens: u32) {
-        self.tokens += tokens;
-        self.input += tokens + self.draft_slots;
-    }
-}
-
-/// What the running pass of a call did, as far as admission depends on it.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct RunningPass {
-    /// A running request was scheduled.
-    pub scheduled: bool,
-    /// One of those scheduled was in the middle of its prompt before.
-    pub mid_prompt: bool,
-}
-
-/// How the admission of a call ended.
-#[derive(Debug, Clone, Copy, Default)]
-struct WaitingPass {
-    /// Requests at the head that were passed over.
-    passed_over: usize,
-    /// The request at which it ended was looked up in the prefix cache.
-    looked_up: bool,
-}
-
-/// What is done with an admission of one token.
-enum Padding {
-    None,
-    Drafts(u32),
-    EndsAdmission,
-}
-
 impl VllmEngine {
     /// An empty engine.
-    pub fn new(config: VllmConfig) -> Self {
+    pub fn new(mut config: VllmConfig) -> Self {
+        config.async_scheduling = config.schedules_ahead();
         let watermark = if config.behaviour.has_watermark {
             config.watermark
         } else {
@@ -145,6 +92,10 @@ impl VllmEngine {
             committed: 0,
             unlisted: Vec::new(),
             waiting: WaitingQueue::new(config.policy),
+            ready: WaitingQueue::new(config.policy),
+            loading: Vec::new(),
+            held: Vec::new(),
+            stalled: false,
             unflushed: false,
             // Truncated like vLLM's int(); a fraction was validated to lie in 0..1.
             watermark_blocks: (watermark * f64::from(config.num_gpu_blocks)) as u32,
@@ -173,9 +124,9 @@ impl VllmEngine {
         self.running.len()
     }
 
-    /// Waiting requests.
+    /// Waiting requests, those whose KV is loaded or being loaded among them (rule D6).
     pub(in crate::engine) fn waiting_count(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + self.ready.len() + self.loading.len()
     }
 
     /// The first request of the running list is in the middle of its prompt.
@@ -207,7 +158,7 @@ impl VllmEngine {
     /// Cap on a request's tokens in this call (rule S12).
     fn threshold(&self) -> u32 {
         let c = &self.config;
-        let requests = self.running.len() + self.waiting.len();
+        let requests = self.running.len() + self.waiting_count();
         match c.long_prefill_token_threshold {
             0 => u32::MAX,
             _ if c.behaviour.threshold_exempts_lone_request && requests == 1 => u32::MAX,
@@ -218,12 +169,12 @@ impl VllmEngine {
         }
     }
 
-    /// Tokens of a running request in this call; 0 passes it over (rules S11-S14).
+    /// Tokens of a running request in this call; 0 passes it over (rules S11-S15).
     pub(super) fn running_tokens(&self, r: &Request, threshold: u32, budget: &Budget) -> u32 {
         let in_flight_reaches_end = self.config.behaviour.async_stops_at_max_tokens
             && r.placeholders > 0
             && r.computed + 2 - r.placeholders >= r.prompt + r.max_tokens;
-        if in_flight_reaches_end {
+        if in_flight_reaches_end || self.planned < r.eligible_from {
             return 0;
         }
         (r.known() + r.drafts + r.placeholders)
@@ -305,6 +256,7 @@ impl VllmEngine {
         self.kv.release(&mut r.table);
         r.state = State::Preempted;
         (r.computed, r.drafts, r.placeholders) = (0, 0, 0);
+        (r.loaded, r.eligible_from) = (false, 0);
         plan.preempted.push(r.id);
         let rank = self.rank(victim);
         self.waiting.push_preempted(victim, rank);
@@ -326,130 +278,6 @@ impl VllmEngine {
         worst
     }
 
-    /// Admission from the waiting queue (rules S20-S29). Looked at only if nobody was preempted.
-    fn schedule_waiting(
-        &mut self,
-        plan: &mut StepPlan,
-        budget: &mut Budget,
-        threshold: u32,
-        pass: RunningPass,
-        visible: usize,
-    ) -> WaitingPass {
-        let c = &self.config;
-        let seats = match c.max_num_active_seqs {
-            Some(active) if c.behaviour.has_max_num_active_seqs => active.min(c.max_num_seqs),
-            _ => c.max_num_seqs,
-        };
-        let mut place = 0;
-        let mut looked_up = false;
-        while self.running.len() < seats as usize && !budget.is_spent() {
-            let seen = place + plan.admitted.len() < visible;
-            let Some(slot) = self.waiting.get(place).filter(|_| seen) else {
-                break;
-            };
-            looked_up = true;
-            let r = self.request(slot);
-            if r.in_flight_samples > 0 {
-                // A preempted request whose last output is still under way is passed over (rule S35).
-                place += 1;
-                continue;
-            }
-            let stream = r.stream;
-            let known = r.known();
-            let cached = self.kv.look_up(&stream, known, self.config.eagle);
-            let wanted = (known - cached).min(threshold);
-            if !self.config.enable_chunked_prefill && wanted > budget.cap() {
-                if self.config.behaviour.skips_oversized_prompt {
-                    place += 1;
-                    continue;
-                }
-                break;
-            }
-            let tokens = wanted.min(budget.cap());
-            let drafts = match self.padding(pass, cached, known - cached) {
-                Padding::None => 0,
-                Padding::Drafts(drafts) if tokens + drafts <= budget.cap() => drafts,
-                Padding::Drafts(_) | Padding::EndsAdmission => break,
-            };
-            let lookahead = if self.config.behaviour.lookahead_at_admission {
-                self.config.num_lookahead_tokens
-            } else {
-                0
-            };
-            let slots = (cached + tokens + drafts + lookahead).min(self.config.max_model_len);
-            if !self.fits(known, slots) {
-                break;
-            }
-            looked_up = false;
-            self.waiting.remove(place);
-            self.kv.admit(&mut self.requests[slot as usize].table, slots);
-            self.admit(plan, slot, cached, tokens + drafts, drafts);
-            budget.take(tokens + drafts);
-        }
-        WaitingPass {
-            passed_over: place,
-            looked_up,
-        }
-    }
-
-    /// Dummy drafts for an admission that needs exactly `missing` = 1 token (rule S27).
-    fn padding(&self, pass: RunningPass, cached: u32, missing: u32) -> Padding {
-        let (k, limit) = (self.config.num_speculative_tokens, self.config.max_model_len);
-        if k == 0 || missing != 1 || pass.mid_prompt {
-            return Padding::None;
-        }
-        match self.config.behaviour.admission_padding {
-            AdmissionPadding::BesideDecodes if pass.scheduled && cached + 1 + k > limit => {
-                Padding::EndsAdmission
-            }
-            AdmissionPadding::BesideDecodes if pass.scheduled => Padding::Drafts(k),
-            AdmissionPadding::BesideDecodesOrHits
-                if (pass.scheduled || cached > 0) && cached + 1 + k < limit =>
-            {
-                Padding::Drafts(k)
-            }
-            _ => Padding::None,
-        }
-    }
-
-    /// The KV blocks for an admission are there: the full-prompt gate, then this step's need with the
-    /// watermark (rules K20-K24), for the sequence found by the last look-up.
-    fn fits(&self, known: u32, slots: u32) -> bool {
-        let c = &self.config;
-        let reserve = if self.running.is_empty() {
-            0
-        } else {
-            self.watermark_blocks
-        };
-        let fits = |tokens: u32| self.kv.needed_after_look_up(tokens) + reserve <= self.kv.free();
-        let gate = c.behaviour.has_full_prompt_gate && c.scheduler_reserve_full_isl;
-        (!gate || fits(known.min(c.max_model_len))) && fits(slots)
-    }
-
-    fn admit(&mut self, plan: &mut StepPlan, slot: u32, cached: u32, tokens: u32, drafts: u32) {
-        let r = &mut self.requests[slot as usize];
-        let valued = (cached + tokens).min(r.known());
-        self.kv.register(&mut r.table, &r.stream, valued);
-        plan.admitted.push(Admission {
-            id: r.id,
-            cached_tokens: cached,
-            first: !r.admitted,
-        });
-        r.order = self.running.admit(slot);
-        plan.grants.push(Grant {
-            id: r.id,
-            slot,
-            tokens,
-            computed: cached,
-            drafts,
-            samples: false,
-            order: r.order,
-        });
-        r.admitted = true;
-        r.state = State::Running;
-        r.computed = cached;
-    }
-
     /// Stops or resumes admission and scheduling (rule S7).
     pub fn set_pause(&mut self, pause: Pause) {
         self.pause = pause;
@@ -459,15 +287,7 @@ impl VllmEngine {
     pub(in crate::engine) fn plan_view(&mut self, plan: &mut StepPlan, view: View) {
         plan.clear();
         self.unflushed = false;
-        let c = &self.config;
-        let mut budget = Budget {
-            tokens: c.max_num_scheduled_tokens.unwrap_or(c.max_num_batched_tokens),
-            input: c.max_num_batched_tokens,
-            draft_slots: c.draft_slots,
-        };
-        if self.pause == Pause::All {
-            budget.tokens = 0;
-        }
+        let mut budget = Budget::of_a_step(&self.config, self.pause == Pause::All);
         self.planned += 1;
         let (shown, visible) = match view {
             View::All => (usize::MAX, usize::MAX),
@@ -503,20 +323,22 @@ impl VllmEngine {
         self.advance(plan);
         self.settle(plan, together.is_none());
         if together.is_some() {
-            self.note_repetition(plan, admission.passed_over == 0, admission.looked_up);
+            self.note_repetition(plan, !admission.skipped, admission.looked_up);
         } else {
             self.forbid_repetition();
         }
         self.take_left(&mut plan.left);
         plan.running = self.running.len() as u32;
-        plan.waiting = self.waiting.len() as u32;
+        plan.waiting = self.waiting_count() as u32;
         plan.free_blocks = self.kv.free();
+        self.stalled = plan.is_empty() && plan.loads.is_empty() && plan.preempted.is_empty();
     }
 
     /// Advances the counters right after the schedule is built, before the device has run (rules S5, S53), and
     /// sums up the batch's shape.
     fn advance(&mut self, plan: &mut StepPlan) {
         let drafts = self.config.drafts_after(plan.grants.len());
+        let stages = self.config.pipeline_parallel_size;
         for grant in &mut plan.grants {
             let r = &mut self.requests[grant.slot as usize];
             r.computed += grant.tokens;
@@ -528,9 +350,14 @@ impl VllmEngine {
                 if self.config.async_scheduling {
                     r.placeholders += 1 + grant.drafts;
                     r.drafts = drafts;
+                    if stages > 1 {
+                        r.eligible_from = self.planned + u64::from(stages);
+                    }
                 }
             }
-            let decode = grant.tokens == 1 + grant.drafts && grant.computed >= r.prompt;
+            // What is left to do of a loaded prompt is a decode (rule D2).
+            let from = r.prompt - u32::from(r.loaded);
+            let decode = grant.tokens == 1 + grant.drafts && grant.computed >= from;
             if decode {
                 plan.shape.add_decode(grant.tokens, grant.computed);
             } else {
@@ -542,25 +369,56 @@ impl VllmEngine {
 
 impl Engine for VllmEngine {
     fn submit(&mut self, id: RequestId, request: &TraceRequest) -> Result<(), Refusal> {
-        if let Some(refusal) = self.config.refusal(request) {
-            return Err(refusal);
+        self.enqueue(id, request, Leg::Whole)
+    }
+
+    fn submit_leg(&mut self, id: RequestId, request: &TraceRequest, leg: Leg) -> Result<(), Refusal> {
+        self.enqueue_leg(id, request, leg)
+    }
+
+    fn load_done(&mut self, id: RequestId) -> bool {
+        self.end_load(id)
+    }
+
+    fn load_failed(&mut self, id: RequestId, valid_tokens: u32) -> bool {
+        self.fail_load(id, valid_tokens)
+    }
+
+    fn release_held(&mut self, id: RequestId) -> bool {
+        self.release_blocks_of(id)
+    }
+
+    fn held_blocks(&self) -> u32 {
+        self.held.iter().map(|&s| self.request(s).table.held()).sum()
+    }
+
+    fn gauges(&self) -> Gauges {
+        Gauges {
+            running: self.running.len() as u32,
+            waiting: self.waiting_count() as u32,
+            free_blocks: self.kv.free(),
+            usable_blocks: self.kv.usable(),
         }
-        let slot = match self.vacant.pop() {
-            Some(slot) => {
-                let place = &mut self.requests[slot as usize];
-                let table = std::mem::take(&mut place.table);
-                *place = Request::new(id, request, table);
-                slot
-            }
-            None => {
-                self.requests
-                    .push(Request::new(id, request, BlockTable::default()));
-                self.requests.len() as u32 - 1
-            }
-        };
-        let rank = self.rank(slot);
-        self.waiting.push(slot, rank);
-        Ok(())
+    }
+
+    fn flush_cache(&mut self) {
+        self.forbid_repetition();
+        self.stalled = false;
+        self.kv.flush();
+    }
+
+    fn cached_tokens(&mut self, request: &TraceRequest, id: RequestId) -> u32 {
+        let stream = TokenStream::new(id, request.input_tokens, request.prefix);
+        self.kv.look_up(&stream, request.input_tokens, self.config.eagle)
+    }
+
+    fn is_loading_only(&self) -> bool {
+        let all_load = self.waiting.is_empty() && self.ready.is_empty();
+        self.running.is_empty() && !self.loading.is_empty() && (all_load || self.stalled)
+    }
+
+    fn livelock(&self) -> Option<Livelock> {
+        self.blocked_loads()
     }
 
     fn plan(&mut self, plan: &mut StepPlan) {
@@ -576,7 +434,7 @@ impl Engine for VllmEngine {
     }
 
     fn has_unfinished(&self) -> bool {
-        !self.running.is_empty() || !self.waiting.is_empty()
+        !self.running.is_empty() || self.waiting_count() > 0
     }
 
     fn wants_schedule(&self) -> bool {
@@ -584,7 +442,7 @@ impl Engine for VllmEngine {
     }
 
     fn queue_depth(&self) -> usize {
-        if self.config.async_scheduling { 2 } else { 1 }
+        self.config.queue_depth() as usize
     }
 
     fn repeats(&self) -> u32 {

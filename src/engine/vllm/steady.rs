@@ -17,8 +17,10 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::VllmConfig;
+use super::admission::RunningPass;
+use super::budget::Budget;
 use super::request::{Request, State};
-use super::scheduler::{Budget, Pause, RunningPass, VllmEngine};
+use super::scheduler::{Pause, VllmEngine};
 use crate::engine::{Grant, Left, StepPlan};
 
 /// When a steady request ends. Ordered by plan, then place in the running list.
@@ -123,12 +125,11 @@ impl SteadySet {
 
 impl VllmEngine {
     /// Lets decoding requests be steady; their rows are then missing in [`StepPlan::grants`]. With `lists_contexts` a
-    /// plan's shape still has each one's context. Not for speculative decoding, whose rows differ from step to step.
+    /// plan's shape still has each one's context. Not for speculative decoding, whose rows differ from step to step, nor
+    /// with pipeline stages, whose batches take turns (rule S66).
     #[must_use]
     pub fn with_steady_rows(mut self, lists_contexts: bool) -> Self {
-        let c = &self.config;
-        let speculates = c.num_speculative_tokens > 0 || !c.dynamic_speculation.is_empty();
-        self.steady.enabled = !speculates && c.draft_slots == 0 && c.num_lookahead_tokens == 0;
+        self.steady.enabled = self.config.decodes_repeat();
         self.steady.lists_contexts = lists_contexts;
         self
     }

@@ -2,20 +2,20 @@
 //! (reproduced there on the real scheduler) or follow from the rules by hand.
 
 use super::*;
-use crate::engine::{Engine, FinishReason, Refusal, StepPlan, StepResult};
+use crate::engine::{Engine, FinishReason, Leg, Refusal, StepPlan, StepResult};
 use crate::units::SimTime;
 use crate::workload::trace::{Prefix, TraceRequest};
 
 /// An engine and the plans under way.
-struct Bench {
-    engine: VllmEngine,
+pub(super) struct Bench {
+    pub engine: VllmEngine,
     added: u32,
-    plan: StepPlan,
-    result: StepResult,
+    pub plan: StepPlan,
+    pub result: StepResult,
 }
 
 /// Section 7's set-up: block size 16, no speculation, synchronous, threshold 0, caching off.
-fn config(version: &str, budget: u32, blocks: u32) -> VllmConfig {
+pub(super) fn config(version: &str, budget: u32, blocks: u32) -> VllmConfig {
     VllmConfig {
         max_num_batched_tokens: budget,
         num_gpu_blocks: blocks,
@@ -27,7 +27,7 @@ fn config(version: &str, budget: u32, blocks: u32) -> VllmConfig {
 }
 
 impl Bench {
-    fn new(config: VllmConfig) -> Self {
+    pub fn new(config: VllmConfig) -> Self {
         Self {
             engine: VllmEngine::new(config),
             added: 0,
@@ -36,7 +36,7 @@ impl Bench {
         }
     }
 
-    fn add(&mut self, prompt: u32, max_tokens: u32) -> u32 {
+    pub fn add(&mut self, prompt: u32, max_tokens: u32) -> u32 {
         self.add_request(TraceRequest::plain(
             SimTime(u64::from(self.added)),
             prompt,
@@ -44,25 +44,47 @@ impl Bench {
         ))
     }
 
-    fn add_request(&mut self, request: TraceRequest) -> u32 {
+    pub fn add_request(&mut self, request: TraceRequest) -> u32 {
         let id = self.added;
         self.engine.submit(id, &request).unwrap();
         self.added += 1;
         id
     }
 
+    /// A leg of a plain request.
+    pub fn add_leg(&mut self, prompt: u32, max_tokens: u32, leg: Leg) -> u32 {
+        let id = self.added;
+        let request = TraceRequest::plain(SimTime(u64::from(id)), prompt, max_tokens);
+        self.engine.submit_leg(id, &request, leg).unwrap();
+        self.added += 1;
+        id
+    }
+
+    /// Ids of the loads that began in the last call.
+    pub fn loads(&self) -> Vec<u32> {
+        self.plan.loads.iter().map(|l| l.id).collect()
+    }
+
+    /// Nothing is left, and every block is free again.
+    pub fn assert_empty(&self) {
+        assert!(!self.engine.has_unfinished());
+        let g = self.engine.gauges();
+        assert_eq!((g.running, g.waiting), (0, 0));
+        assert_eq!((g.free_blocks, self.engine.held_blocks()), (g.usable_blocks, 0));
+    }
+
     /// One synchronous step: (id, tokens) in batch order.
-    fn step(&mut self) -> Vec<(u32, u32)> {
+    pub fn step(&mut self) -> Vec<(u32, u32)> {
         self.engine.plan(&mut self.plan);
         self.engine.commit(&self.plan, &mut self.result);
         self.grants()
     }
 
-    fn grants(&self) -> Vec<(u32, u32)> {
+    pub fn grants(&self) -> Vec<(u32, u32)> {
         self.plan.grants.iter().map(|g| (g.id, g.tokens)).collect()
     }
 
-    fn waiting(&self) -> Vec<u32> {
+    pub fn waiting(&self) -> Vec<u32> {
         self.engine.waiting_ids().collect()
     }
 }
@@ -172,7 +194,7 @@ fn t7_t8_the_youngest_is_preempted_and_must_fit_whole_to_come_back() {
     }
 }
 
-fn shared(prompt: u32, group: u32) -> TraceRequest {
+pub(super) fn shared(prompt: u32, group: u32) -> TraceRequest {
     let prefix = Prefix {
         group,
         shared_tokens: prompt,

@@ -50,6 +50,12 @@ pub struct Behaviour {
     pub admission_padding: AdmissionPadding,
     /// Look-ahead slots are allocated at admission already (rule S17).
     pub lookahead_at_admission: bool,
+    /// A transfer of KV starts only where requests under way keep the blocks that they still need (rule D12,
+    /// vllm#44560). The specification states no release, so only the newest set has it.
+    pub reserves_for_loads: bool,
+    /// Asynchronous scheduling works with pipeline stages, too: the V2 model runner (rules S15, S56). The specification
+    /// states no release, so only the newest set has it; in the others a pipeline is scheduled synchronously.
+    pub async_with_pipeline: bool,
     /// Default of `gpu_memory_utilization`.
     pub gpu_memory_utilization: f64,
 }
@@ -68,6 +74,8 @@ const V0_11_0: Behaviour = Behaviour {
     has_max_num_active_seqs: false,
     admission_padding: AdmissionPadding::Never,
     lookahead_at_admission: false,
+    reserves_for_loads: false,
+    async_with_pipeline: false,
     gpu_memory_utilization: 0.9,
 };
 const V0_13_0: Behaviour = Behaviour {
@@ -114,6 +122,8 @@ const V0_32_0: Behaviour = Behaviour {
     any_earlier_victim_shifts_index: true,
     threshold_exempts_lone_request: true,
     has_max_num_active_seqs: true,
+    reserves_for_loads: true,
+    async_with_pipeline: true,
     ..V0_28_0
 };
 

@@ -144,7 +144,7 @@ impl<R: Recorder> Fleet<'_, R> {
             let engine = engine::build(&config.engine, self.leaps, step_time.needs_decode_rows());
             let blocks = config.engine.usable_blocks();
             let replica = Replica::new(replica, engine, config.host, config.stall, blocks);
-            self.replicas.push(Slot::new(replica, number, config.step_time));
+            self.replicas.push(Slot::new(replica, config.step_time));
         }
         let draws = class_stream(self.config.seed, Purpose::Balancing, self.config.replication, &number.to_string());
         let mut slowdowns = Vec::new();

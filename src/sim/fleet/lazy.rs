@@ -15,7 +15,6 @@ use crate::units::SimTime;
 #[derive(Debug)]
 pub(super) struct Slot {
     pub replica: Replica,
-    pub group: u32,
     /// Which step-time model is its.
     pub step_time: usize,
     /// When its host last acted.
@@ -28,10 +27,9 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub fn new(replica: Replica, group: u32, step_time: usize) -> Self {
+    pub fn new(replica: Replica, step_time: usize) -> Self {
         Self {
             replica,
-            group,
             step_time,
             acted: SimTime::ZERO,
             wake: None,
