@@ -53,6 +53,21 @@ fn prefill_and_decode_pools_serve_all_requests() {
     assert_eq!(summary(&stepped)["latency"], whole["latency"]);
 }
 
+/// A key that changes nothing makes a cluster of replicas that were run apart: the requests' fates stay as they are.
+#[test]
+fn a_cluster_with_nothing_special_is_replicas_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["closed-loop", "prefix-caching", "priority"] {
+        let scenario = repository(&format!("scenarios/{name}.yaml"));
+        let [apart, together] = ["apart", "together"].map(|out| dir.path().join(format!("{name}-{out}")));
+        run_line("simulate {} -o {}", &[&scenario, &apart]).with_code(0);
+        let line = "simulate {} --set cluster.recovery.restart=true -o {}";
+        run_line(line, &[&scenario, &together]).with_code(0);
+        let events = |out: &Path| std::fs::read(out.join("run-0/raw-events.csv")).unwrap();
+        assert!(events(&apart) == events(&together), "{name}");
+    }
+}
+
 #[test]
 fn a_resolved_cluster_is_a_scenario_again() {
     let dir = tempfile::tempdir().unwrap();
