@@ -44,6 +44,10 @@ const PRECISION: f64 = 0.02;
 const NOT_DIAGNOSED: &str =
     "no diagnosis: it needs the gauges of every step beside the requests that wait, which were not kept";
 
+/// What the token rates of a cluster's run are that is summarised while it goes on: a recorder hears of tokens when an
+/// engine makes them, before anybody knows whose they become.
+const ALL_TOKENS: &str = "output and total token rates count each token that an engine made, those of prefill groups and of \
+                          attempts that were given up among them, which no client saw; a full record leaves them out";
 /// Why a cluster's run gets no verdict.
 const CLUSTER_NOT_DIAGNOSED: &str = "no diagnosis: what held a run back is told of replicas apart, not of a cluster's groups, queues and links";
 
@@ -96,9 +100,16 @@ pub struct Study {
     pace: Pace,
 }
 
-/// What a run whose requests wait in vain says of itself.
-fn tell_stranded(cluster: Option<&ClusterRecord>, summary: &mut Summary) {
-    if let Some(stranded) = cluster.map(|c| c.stranded).filter(|&n| n > 0) {
+/// What a run whose requests wait in vain says of itself. Without a control loop nothing happens any more when the last
+/// group is gone, so that the loop of events ends by itself: what is unfinished then, though no deadline cut it off, is
+/// stranded, too.
+fn tell_stranded(plan: &Plan, cluster: &mut ClusterRecord, summary: &mut Summary) {
+    let unfinished = summary.funnel.unfinished_waiting + summary.funnel.unfinished_started;
+    if cluster.stranded == 0 && plan.measure.deadline.is_none() && summary.livelocks.is_empty() {
+        cluster.stranded = u32::try_from(unfinished).unwrap_or(u32::MAX);
+    }
+    let stranded = cluster.stranded;
+    if stranded > 0 {
         summary.notes.push(format!(
             "stranded: {stranded} requests wait for groups that never come, and nothing but control loops happens any \
              more: the run was ended"
@@ -202,7 +213,7 @@ impl Study {
     fn run_plan(&self, plan: &Plan, replication: u64) -> Result<StudyRun, StudyError> {
         let trace = plan.trace(replication)?;
         let watched = self.watched();
-        let (record, cluster) = match plan.fleet(replication, &self.machines)? {
+        let (record, mut cluster) = match plan.fleet(replication, &self.machines)? {
             None => (
                 sim::run_at(self.pace, &self.world(plan), &watched[0], &trace)?,
                 None,
@@ -214,15 +225,15 @@ impl Study {
         };
         let options = self.summary_options(plan);
         let mut summary = Summary::of(&record, &options);
-        tell_stranded(cluster.as_ref(), &mut summary);
-        if cluster.is_none() {
+                if let Some(cluster) = &mut cluster {
+            tell_stranded(plan, cluster, &mut summary);
+            summary.notes.push(CLUSTER_NOT_DIAGNOSED.into());
+        } else {
             summary.diagnosis = Some(Diagnosis::of_run(
                 &record,
                 &options.window,
                 &limits_of(plan, &record),
             ));
-        } else {
-            summary.notes.push(CLUSTER_NOT_DIAGNOSED.into());
         }
         if let (Some(diagnosis), false) = (&mut summary.diagnosis, summary.livelocks.is_empty()) {
             diagnosis.verdict = Verdict::Kv;
@@ -283,11 +294,13 @@ impl Study {
             let told = sim::fleet::run_streamed(&fleet, &step_times(&watched), requests, listener())
                 .map_err(failed)?;
             let mut summary = told.recorder.finish(told.end, &told.replicas);
-            tell_stranded(Some(&told.cluster), &mut summary);
+            let mut cluster = told.cluster;
+            tell_stranded(plan, &mut cluster, &mut summary);
+            summary.notes.push(ALL_TOKENS.into());
             measures_something(plan, &summary)?;
             return Ok(SummaryRun {
                 summary,
-                cluster: Some(told.cluster),
+                cluster: Some(cluster),
                 replicas: told.replicas.len(),
                 steps: told.steps,
                 extrapolated_share: share_outside(watched),

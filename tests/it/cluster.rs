@@ -272,7 +272,7 @@ const REFUSED: &[(&str, &str, &[&str])] = &[
     ),
     (
         SPLIT,
-        "cluster.pools.dec.system.accelerator=l4",
+        "cluster.pools.dec.system.accelerator=t4",
         &["cluster.pools.1", "num_gpu_blocks"],
     ),
     (
