@@ -78,6 +78,7 @@ impl<R: Recorder> Fleet<'_, R> {
         let until = self.now() + self.config.transfer.lease;
         let attempt = self.attempts.get(place);
         attempt.held = Some(Held { until, reader: None });
+        attempt.is_unheard = true;
         self.gateway.obligations += 1;
         self.kernel.schedule(until, Class::Control, Event::Lease(place));
         let answered = self.now() + self.config.transfer.response;
@@ -86,7 +87,9 @@ impl<R: Recorder> Fleet<'_, R> {
     }
 
     pub(super) fn prefill_answered(&mut self, place: Place) {
-        let job = self.attempts.get(place).job;
+        let attempt = self.attempts.get(place);
+        attempt.is_unheard = false;
+        let job = attempt.job;
         if self.jobs.has_ended(job) || !self.jobs.get(job).places.contains(&place) {
             return;
         }

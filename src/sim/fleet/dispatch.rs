@@ -285,6 +285,7 @@ impl<R: Recorder> Fleet<'_, R> {
             incarnation: self.groups[group as usize].incarnation,
             replica,
             is_over: false,
+            is_unheard: false,
             held: None,
             reading,
         };
@@ -359,11 +360,10 @@ impl<R: Recorder> Fleet<'_, R> {
     /// An attempt reaches its group, or where it was.
     pub(super) fn deliver(&mut self, place: Place) {
         let now = self.now();
-        let attempt = self.attempts.get(place);
-        if attempt.is_over {
-            // It was given up on the way; its cancellation ends it.
+        // One that was given up on the way is ended by its cancellation.
+        let Some(attempt) = self.attempts.find(place).filter(|a| !a.is_over) else {
             return;
-        }
+        };
         let (number, incarnation, replica) = (attempt.group, attempt.incarnation, attempt.replica);
         if let Some(reading) = &mut attempt.reading {
             reading.known = Some(now);
@@ -433,8 +433,12 @@ impl<R: Recorder> Fleet<'_, R> {
     /// A cancellation reaches the engine.
     pub(super) fn cancelled(&mut self, place: Place) {
         self.gateway.obligations -= 1;
-        let attempt = self.attempts.get(place);
+        let Some(attempt) = self.attempts.find(place) else { return };
         let (group, incarnation, replica) = (attempt.group, attempt.incarnation, attempt.replica);
+        if self.attempts.live(place).has_ended {
+            // It ended before its cancellation came.
+            return;
+        }
         if self.groups[group as usize].incarnation == incarnation {
             self.touch(replica);
             at_replica!(self, replica, |slot, around| {

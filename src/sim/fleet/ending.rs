@@ -12,13 +12,11 @@ use crate::sim::kernel::Class;
 impl<R: Recorder> Fleet<'_, R> {
     /// Acts on what replicas told, until nobody tells more.
     pub(super) fn hear(&mut self) {
+        self.hear_tokens();
         while !self.heard.is_empty() {
             let mut heard = std::mem::take(&mut self.heard);
-            heard.ended.sort_unstable();
-            heard.started.sort_unstable();
             self.hear_loads(&heard.loads);
             self.hear_started(&heard.started);
-            self.hear_tokens();
             for &place in &heard.ended {
                 self.attempt_ended(place);
             }
@@ -35,6 +33,13 @@ impl<R: Recorder> Fleet<'_, R> {
         let attempt = self.attempts.get(place);
         if attempt.is_over {
             // It was given up, and ended before its cancellation came.
+            let output = self.attempts.live(place).record.output_tokens;
+            self.record.cancelled_output_tokens += u64::from(output);
+            let is_prefill = self.attempts.get(place).leg == Leg::Prefill;
+            if is_prefill && self.attempts.live(place).record.status == Status::Completed {
+                // Nobody comes for its blocks: they stay until its lease ends.
+                self.prefill_ended(place);
+            }
             return;
         }
         let (job, leg) = (attempt.job, attempt.leg);

@@ -401,19 +401,19 @@ impl<R: Recorder> Fleet<'_, R> {
         }
         for number in 0..self.groups.len() as u32 {
             let group = &self.groups[number as usize];
-            if group.phase() == Phase::Draining && group.in_flight == 0 && !self.holds_blocks(number) {
+            if group.phase() == Phase::Draining && group.in_flight == 0 && !self.has_work(number) {
                 self.stop_group(number);
             }
         }
         self.settle_control();
     }
 
-    /// Prefills that others have not read yet are here.
-    fn holds_blocks(&self, number: u32) -> bool {
-        let replicas = &self.groups[number as usize].replicas;
-        replicas
-            .iter()
-            .any(|&r| self.replicas[r as usize].replica.engine.held_blocks() > 0)
+    /// Requests are in its engines (cancelled ones, too, until that is known there), or prefills that others have not read.
+    fn has_work(&self, number: u32) -> bool {
+        self.groups[number as usize].replicas.iter().any(|&replica| {
+            let slot = &self.replicas[replica as usize];
+            slot.is_busy() || slot.replica.has_unfinished() || slot.replica.engine.held_blocks() > 0
+        })
     }
 
     /// Reads what a group's engines show now.

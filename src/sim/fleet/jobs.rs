@@ -173,6 +173,8 @@ pub(super) struct Attempt {
     pub replica: u32,
     /// It counts no more: it ended, broke or was given up.
     pub is_over: bool,
+    /// Its prefill has ended and its proxy has not heard of it.
+    pub is_unheard: bool,
     /// Its prefill's blocks are still at its group.
     pub held: Option<Held>,
     pub reading: Option<Reading>,
@@ -223,7 +225,7 @@ impl<K: Default> Attempts<K> {
 
     /// Forgets the oldest ones that are over and hold nothing.
     pub fn forget(&mut self) {
-        while self.window.front().is_some_and(|a| a.is_over && a.held.is_none())
+        while self.window.front().is_some_and(|a| a.is_over && a.held.is_none() && !a.is_unheard)
             && self.live.oldest().is_some_and(|live| live.has_ended)
         {
             self.window.pop_front();

@@ -7,7 +7,7 @@
 use super::world::{Event, Fleet};
 use crate::record::{Recorder, ReplicaTotals};
 use crate::sim::kernel::Class;
-use crate::sim::replica::Replica;
+use crate::sim::replica::{Replica, Surroundings};
 use crate::sim::world::SimError;
 use crate::units::SimTime;
 
@@ -38,9 +38,35 @@ impl Slot {
         }
     }
 
+    /// A step of it, or its host's work, is under way.
+    pub fn is_busy(&self) -> bool {
+        self.wake.is_some()
+    }
+
     /// Its events are void, after a crash.
     pub fn forget_wake(&mut self) {
         self.wake = None;
+    }
+
+    /// Takes all steps that end before `horizon`.
+    fn advance<R: Recorder>(&mut self, horizon: SimTime, around: &mut Surroundings<'_, R>) {
+        while let Some(wake) = self.wake.filter(|&wake| wake < horizon) {
+            if let Some((wake, acted)) = self.replica.leap(self.acted, horizon, around) {
+                (self.wake, self.acted) = (Some(wake), acted);
+                continue;
+            }
+            // Its host is at work at the horizon, between the step that ends here and the next.
+            self.replica.wake(wake, around);
+            self.wake = self.replica.settle(wake, around);
+            self.acted = wake;
+        }
+    }
+
+    /// Lets its host act until it has to wait.
+    fn act<R: Recorder>(&mut self, now: SimTime, around: &mut Surroundings<'_, R>) {
+        if let Some(at) = self.replica.settle(now, around) {
+            (self.wake, self.acted) = (Some(at), now);
+        }
     }
 
     pub fn into_totals(self) -> ReplicaTotals {
@@ -67,31 +93,31 @@ macro_rules! at_replica {
 pub(super) use at_replica;
 
 impl<R: Recorder> Fleet<'_, R> {
-    pub(super) fn wake(&mut self, replica: u32, version: u32) {
-        if self.replicas[replica as usize].version == version {
-            self.touch(replica);
-        }
+    /// A replica's event is its present one.
+    pub(super) fn is_due(&self, replica: u32, version: u32) -> bool {
+        self.replicas[replica as usize].version == version
     }
 
     /// Brings a replica to the present: all its steps that have ended by now.
     pub(super) fn touch(&mut self, replica: u32) {
         let (now, leaps) = (self.kernel.now(), self.leaps);
+        let is_settled = self.settled == Some(now);
         if std::mem::replace(&mut self.replicas[replica as usize].is_touched, true) {
             return;
         }
         self.touched.push(replica);
         at_replica!(self, replica, |slot, around| {
-            let Some(wake) = slot.wake else { return };
-            if leaps && wake < now
-                && let Some((wake, acted)) = slot.replica.leap(slot.acted, now, &mut around)
-            {
-                slot.wake = Some(wake);
-                slot.acted = acted;
+            if leaps {
+                slot.advance(now, &mut around);
             }
-            debug_assert!(slot.wake >= Some(now), "a step was missed");
+            debug_assert!(slot.wake.is_none_or(|wake| wake >= now), "a step was missed");
             if slot.wake == Some(now) {
                 slot.wake = None;
                 slot.replica.wake(now, &mut around);
+                if is_settled {
+                    // All others whose steps end now have acted on it already.
+                    slot.act(now, &mut around);
+                }
             }
         });
     }
@@ -104,10 +130,7 @@ impl<R: Recorder> Fleet<'_, R> {
         for replica in touched.drain(..) {
             at_replica!(self, replica, |slot, around| {
                 slot.is_touched = false;
-                if let Some(at) = slot.replica.settle(now, &mut around) {
-                    slot.wake = Some(at);
-                    slot.acted = now;
-                }
+                slot.act(now, &mut around);
                 if let Some(what) = slot.replica.unusable_step() {
                     return Err(SimError::UnusableStepTime { at: now, what });
                 }
@@ -124,6 +147,7 @@ impl<R: Recorder> Fleet<'_, R> {
             });
         }
         self.touched = touched;
+        self.settled = Some(now);
         Ok(())
     }
 
@@ -135,11 +159,10 @@ impl<R: Recorder> Fleet<'_, R> {
         let mut end = self.last_progress;
         for replica in 0..self.replicas.len() as u32 {
             at_replica!(self, replica, |slot, around| {
-                if leaps && slot.wake.is_some_and(|w| w < horizon)
-                    && let Some((_, acted)) = slot.replica.leap(slot.acted, horizon, &mut around)
-                {
-                    end = end.max(acted);
+                if leaps && slot.wake.is_some_and(|wake| wake < horizon) {
+                    slot.advance(horizon, &mut around);
                 }
+                end = end.max(slot.acted);
                 slot.replica.cut_off(&mut around);
             });
         }

@@ -82,6 +82,8 @@ pub(super) struct Fleet<'a, R: Recorder> {
     pub recorder: R,
     pub replicas: Vec<Slot>,
     pub touched: Vec<u32>,
+    /// The instant at which replicas last acted on what had happened.
+    pub settled: Option<SimTime>,
     pub heard: Heard,
     pub groups: Vec<Group>,
     pub jobs: Jobs<R::Request>,
@@ -206,6 +208,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             recorder,
             replicas: Vec::new(),
             touched: Vec::new(),
+            settled: None,
             heard: Heard::default(),
             groups: Vec::new(),
             jobs: Jobs::new(),
@@ -299,13 +302,13 @@ impl<'a, R: Recorder> Fleet<'a, R> {
     }
 
     fn handle(&mut self, event: Event, source: Source<'_>) {
-        if matches!(event, Event::Scrape | Event::Scale(_) | Event::Rollout(_)) {
-            self.control.scheduled -= 1;
-        } else {
-            self.last_progress = self.now();
+        match event {
+            Event::Scrape | Event::Scale(_) | Event::Rollout(_) => self.control.scheduled -= 1,
+            Event::Wake { replica, version } if !self.is_due(replica, version) => return,
+            _ => self.last_progress = self.now(),
         }
         match event {
-            Event::Wake { replica, version } => self.wake(replica, version),
+            Event::Wake { replica, .. } => self.touch(replica),
             Event::Send(job) => {
                 self.arrive(job);
                 if self.config.load == LoadModel::OpenLoop {
@@ -338,6 +341,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
     fn settle(&mut self, source: Source<'_>) -> Result<(), SimError> {
         loop {
             self.settle_replicas()?;
+            self.hear_tokens();
             if self.heard.is_empty() {
                 break;
             }
@@ -367,6 +371,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             && self.transfers.is_empty()
             && self.gateway.obligations == 0
             && self.groups.iter().all(|g| g.in_flight == 0)
+            && !self.replicas.iter().any(Slot::is_busy)
     }
 
     /// Nothing but control loops has happened for too long.
