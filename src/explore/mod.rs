@@ -6,6 +6,7 @@ pub mod knee;
 mod limits;
 pub mod load;
 pub mod published;
+mod stranded;
 pub mod study;
 pub mod sweep;
 mod watched;

@@ -7,6 +7,8 @@ use rayon::prelude::*;
 use super::capacity::{Capacity, Requirement, Search, find_capacity};
 use super::limits::limits_of;
 use super::load::{LoadPoint, RunOutcome};
+pub use super::stranded::is_stranded;
+use super::stranded::tell_stranded;
 use super::watched::{Watched, share_outside, step_times};
 use crate::input::InputError;
 use crate::metric::saturation::ArrivalSpan;
@@ -98,28 +100,6 @@ pub struct Study {
     machines: Vec<Machine>,
     bounds: Vec<Option<HullBounds>>,
     pace: Pace,
-}
-
-/// What a run whose requests wait in vain says of itself. Without a control loop nothing happens any more when the last
-/// group is gone, so that the loop of events ends by itself: what is unfinished then, though no deadline cut it off, is
-/// stranded, too.
-fn tell_stranded(plan: &Plan, cluster: &mut ClusterRecord, summary: &mut Summary) {
-    let unfinished = summary.funnel.unfinished_waiting + summary.funnel.unfinished_started;
-    if cluster.stranded == 0 && plan.measure.deadline.is_none() && summary.livelocks.is_empty() {
-        cluster.stranded = u32::try_from(unfinished).unwrap_or(u32::MAX);
-    }
-    let stranded = cluster.stranded;
-    if stranded > 0 {
-        summary.notes.push(format!(
-            "stranded: {stranded} requests wait for groups that never come, and nothing but control loops happens any \
-             more: the run was ended"
-        ));
-    }
-}
-
-/// Whether requests were left that nobody could ever serve.
-pub fn is_stranded(cluster: Option<&ClusterRecord>) -> bool {
-    cluster.is_some_and(|c| c.stranded > 0)
 }
 
 /// Refuses a run of which nothing was measured.
@@ -225,7 +205,7 @@ impl Study {
         };
         let options = self.summary_options(plan);
         let mut summary = Summary::of(&record, &options);
-                if let Some(cluster) = &mut cluster {
+        if let Some(cluster) = &mut cluster {
             tell_stranded(plan, cluster, &mut summary);
             summary.notes.push(CLUSTER_NOT_DIAGNOSED.into());
         } else {
