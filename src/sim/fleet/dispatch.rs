@@ -112,7 +112,10 @@ impl<R: Recorder> Fleet<'_, R> {
         let state = self.load_state();
         let asked = &self.jobs.get(job).asked;
         let (tenant, input_tokens, priority) = (asked.tenant, asked.input_tokens, asked.priority);
-        let decision = self.gateway.gate.admit(now, Arrival { tenant, input_tokens }, &state);
+        let decision = self
+            .gateway
+            .gate
+            .admit(now, Arrival { tenant, input_tokens }, &state);
         if let Decision::Reject(_) = decision {
             self.turned_down(job, Cause::Rejected);
             return;
@@ -151,7 +154,9 @@ impl<R: Recorder> Fleet<'_, R> {
     pub(super) fn pump(&mut self) {
         let mut changed = false;
         while !self.gateway.queue.is_empty() && self.gateway.gate.has_room(&self.load_state()) {
-            let Some(item) = self.gateway.queue.pop() else { break };
+            let Some(item) = self.gateway.queue.pop() else {
+                break;
+            };
             changed = true;
             self.gateway.in_flight += 1;
             let now = self.now();
@@ -196,7 +201,10 @@ impl<R: Recorder> Fleet<'_, R> {
             for number in 0..self.groups.len() as u32 {
                 let group = &self.groups[number as usize];
                 let wanted = match pass {
-                    0 => fits(group, number, &self.config.pools) && revision.is_none_or(|r| r == group.revision),
+                    0 => {
+                        fits(group, number, &self.config.pools)
+                            && revision.is_none_or(|r| r == group.revision)
+                    }
                     1 => fits(group, number, &self.config.pools),
                     _ => group.is_routed && among.has(self.config.pools[group.pool].role),
                 };
@@ -231,8 +239,16 @@ impl<R: Recorder> Fleet<'_, R> {
             Among::Prefill => self.prefill_router.wants_cached_tokens(),
             Among::Answering => self.router.wants_cached_tokens(),
         };
-        let cached_tokens = if wants_cached { self.cached_at(number, job) } else { 0 };
-        if self.sees_the_present() {
+        let cached_tokens = if wants_cached {
+            self.cached_at(number, job)
+        } else {
+            0
+        };
+        let reads_metrics = match among {
+            Among::Prefill => self.prefill_router.reads_metrics(),
+            Among::Answering => self.router.reads_metrics(),
+        };
+        if reads_metrics && self.sees_the_present() {
             self.read_metrics(number);
         }
         let group = &self.groups[number as usize];
@@ -264,13 +280,21 @@ impl<R: Recorder> Fleet<'_, R> {
 
     /// Whether the next request goes to the new revision of a pool whose canary is watched.
     fn canary_revision(&mut self, among: Among) -> Option<u32> {
-        let share = self.control.canary_share(|pool| among.has(self.config.pools[pool].role))?;
+        let share = self
+            .control
+            .canary_share(|pool| among.has(self.config.pools[pool].role))?;
         let drawn = self.canary_draws.random::<f64>() < share.share;
         Some(if drawn { share.new } else { share.old })
     }
 
     /// Starts an attempt at a group.
-    pub(super) fn send_attempt(&mut self, job: JobNumber, group: u32, leg: Leg, reading: Option<Reading>) -> Place {
+    pub(super) fn send_attempt(
+        &mut self,
+        job: JobNumber,
+        group: u32,
+        leg: Leg,
+        reading: Option<Reading>,
+    ) -> Place {
         let now = self.now();
         let replica = self.choose_rank(job, group);
         let j = self.jobs.get(job);
@@ -326,6 +350,9 @@ impl<R: Recorder> Fleet<'_, R> {
     /// The rank of a group that its balancer chooses (rule S74).
     fn choose_rank(&mut self, job: JobNumber, number: u32) -> u32 {
         let now = self.now();
+        if self.groups[number as usize].replicas.len() > 1 && self.sees_the_present() {
+            self.read_metrics(number);
+        }
         let group = &mut self.groups[number as usize];
         if group.replicas.len() == 1 {
             return group.replicas[0];
@@ -385,7 +412,9 @@ impl<R: Recorder> Fleet<'_, R> {
             return;
         }
         let places = self.jobs.get(job).places.clone();
-        let started = places.iter().any(|&p| self.attempts.live(p).record.first_token.is_some());
+        let started = places
+            .iter()
+            .any(|&p| self.attempts.live(p).record.first_token.is_some());
         let Some(&last) = places.last() else { return };
         let now = self.now();
         let budget = &mut self.gateway.hedge_budget;
@@ -393,7 +422,9 @@ impl<R: Recorder> Fleet<'_, R> {
             return;
         }
         let used = self.attempts.get(last).group;
-        let other = self.choose(job, Among::Answering, Some(used)).filter(|&g| g != used);
+        let other = self
+            .choose(job, Among::Answering, Some(used))
+            .filter(|&g| g != used);
         if let Some(group) = other {
             self.jobs.get(job).hedges += 1;
             self.send_attempt(job, group, Leg::Whole, None);
@@ -405,7 +436,9 @@ impl<R: Recorder> Fleet<'_, R> {
         if self.gateway.charges_tokens {
             for emitted in self.attempts.live.take_emitted() {
                 let tenant = self.attempts.live(emitted.request).asked.tenant;
-                self.gateway.queue.charge_output(tenant, u64::from(emitted.tokens));
+                self.gateway
+                    .queue
+                    .charge_output(tenant, u64::from(emitted.tokens));
             }
         }
     }
@@ -434,7 +467,9 @@ impl<R: Recorder> Fleet<'_, R> {
     /// A cancellation reaches the engine.
     pub(super) fn cancelled(&mut self, place: Place) {
         self.gateway.obligations -= 1;
-        let Some(attempt) = self.attempts.find(place) else { return };
+        let Some(attempt) = self.attempts.find(place) else {
+            return;
+        };
         let (group, incarnation, replica) = (attempt.group, attempt.incarnation, attempt.replica);
         if self.attempts.live(place).has_ended {
             // It ended before its cancellation came.
