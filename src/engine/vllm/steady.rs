@@ -422,8 +422,13 @@ impl VllmEngine {
                 let since = self.request(slot).steady_since;
                 since > 0 && since <= plan
             };
-            let slots = self.running.slots().iter().copied().filter(was_in).collect();
-            self.steady.written_back.push_back((plan, slots));
+            let slots: Vec<u32> = self.running.slots().iter().copied().filter(was_in).collect();
+            // A plan may be written back in parts: some of its rows before, others now.
+            let written = &mut self.steady.written_back;
+            match written.iter_mut().find(|(of, _)| *of == plan) {
+                Some((_, before)) => before.extend(slots),
+                None => written.push_back((plan, slots)),
+            }
         }
         for place in 0..self.running.len() {
             let slot = self.running.slots()[place];

@@ -266,13 +266,18 @@ impl<R: Recorder> Fleet<'_, R> {
             }
         }
         self.drain_some(pool, change.min(0).unsigned_abs(), None, None);
+        let state = self.fleet_state(pool);
+        let total = state.ready() + state.old_starting + state.new_starting;
+        for roll in self.control.rolls.iter_mut().filter(|r| r.pool == pool) {
+            roll.rollout.set_total(total);
+        }
     }
 
     fn drain_some(&mut self, pool: usize, count: u32, revision: Option<u32>, timeout: Option<SimDuration>) {
         let of_pool = |g: &super::groups::Group| g.pool == pool && revision.is_none_or(|r| r == g.revision);
         let mut chosen: Vec<(bool, u32)> = (0..)
             .zip(&self.groups)
-            .filter(|(_, g)| of_pool(g) && matches!(g.phase(), Phase::Ready | Phase::Starting(_)))
+            .filter(|(_, g)| of_pool(g) && matches!(g.phase(), Phase::Ready | Phase::Starting(_) | Phase::Failed))
             .map(|(number, g)| (g.phase() == Phase::Ready, number))
             .collect();
         chosen.sort_by_key(|&(ready, number)| (ready, std::cmp::Reverse(number)));

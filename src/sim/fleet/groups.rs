@@ -392,6 +392,11 @@ impl<R: Recorder> Fleet<'_, R> {
                 }
             }
             Phase::Starting(_) => self.stop_group(number),
+            Phase::Failed => {
+                // It does not come back.
+                self.groups[number as usize].is_routed = false;
+                self.stop_group(number);
+            }
             _ => {}
         }
     }
@@ -411,18 +416,21 @@ impl<R: Recorder> Fleet<'_, R> {
         }
     }
 
-    /// Draining groups that have nothing left end.
+    /// Rollouts hear of groups in new phases, and draining groups that have nothing left end, until nothing changes.
     pub(super) fn settle_groups(&mut self) {
-        if !self.groups.iter().any(|g| g.phase() == Phase::Draining) {
-            return self.settle_control();
-        }
-        for number in 0..self.groups.len() as u32 {
-            let group = &self.groups[number as usize];
-            if group.phase() == Phase::Draining && group.in_flight == 0 && !self.has_work(number) {
-                self.stop_group(number);
+        loop {
+            self.settle_control();
+            let drains = self.groups.iter().any(|g| g.phase() == Phase::Draining);
+            for number in 0..self.groups.len() as u32 * u32::from(drains) {
+                let group = &self.groups[number as usize];
+                if group.phase() == Phase::Draining && group.in_flight == 0 && !self.has_work(number) {
+                    self.stop_group(number);
+                }
+            }
+            if !self.control.pools_changed {
+                return;
             }
         }
-        self.settle_control();
     }
 
     /// Requests are in its engines (cancelled ones, too, until that is known there), or prefills that others have not read.
