@@ -215,10 +215,14 @@ impl<R: Recorder> Fleet<'_, R> {
             session: asked.session,
             tenant: asked.tenant,
         };
+        let sees_the_present = self.sees_the_present();
         let router = match among {
             Among::Prefill => &mut self.prefill_router,
             Among::Answering => &mut self.router,
         };
+        if sees_the_present {
+            router.snapshot();
+        }
         let chosen = router.choose(now, &asked, &candidates);
         let chosen = chosen.map(|index| candidates[index].target);
         self.gateway.candidates = candidates;
@@ -326,10 +330,20 @@ impl<R: Recorder> Fleet<'_, R> {
     /// The rank of a group that its balancer chooses (rule S74).
     fn choose_rank(&mut self, job: JobNumber, number: u32) -> u32 {
         let now = self.now();
-        let group = &mut self.groups[number as usize];
-        if group.replicas.len() == 1 {
-            return group.replicas[0];
+        if let [only] = self.groups[number as usize].replicas[..] {
+            return only;
         }
+        let sees_the_present = self.sees_the_present();
+        if sees_the_present {
+            self.read_metrics(number);
+            self.groups[number as usize].balancer.snapshot();
+        }
+        // In the present, what is on its way to a rank waits there, too.
+        let waits = |rank: &super::groups::Rank| match sees_the_present {
+            true => rank.seen.waiting.max(rank.in_flight.saturating_sub(rank.seen.running)),
+            false => rank.seen.waiting,
+        };
+        let group = &mut self.groups[number as usize];
         let asked = &self.jobs.get(job).asked;
         let asked = Asked {
             input_tokens: asked.input_tokens,
@@ -343,7 +357,7 @@ impl<R: Recorder> Fleet<'_, R> {
             .zip(&group.ranks)
             .map(|(&replica, rank)| Candidate {
                 target: replica,
-                waiting: rank.seen.waiting,
+                waiting: waits(rank),
                 running: rank.seen.running,
                 kv_usage: rank.seen.kv_usage,
                 in_flight: rank.in_flight,
