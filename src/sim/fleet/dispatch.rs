@@ -130,6 +130,7 @@ impl<R: Recorder> Fleet<'_, R> {
         if let Some(at) = gives_up.into_iter().flatten().min()
             && decision == Decision::Queue
         {
+            self.jobs.get(job).gives_up = Some(at);
             self.kernel
                 .schedule(at, Class::Control, Event::Timeout(job, Wait::Gateway));
         }
@@ -310,7 +311,7 @@ impl<R: Recorder> Fleet<'_, R> {
         }
         j.places.push(place);
         self.groups[group as usize].took(size);
-        self.control.arrivals += 1;
+        self.control.arrivals[self.groups[group as usize].pool].0 += 1;
         let inbound = self.config.front_end.inbound;
         if inbound == SimDuration::ZERO {
             self.deliver(place);
@@ -322,7 +323,7 @@ impl<R: Recorder> Fleet<'_, R> {
             && leg == Leg::Whole
             && let Some(at) = hedge.next_at(now, self.jobs.get(job).hedges)
         {
-            self.kernel.schedule(at, Class::Control, Event::Hedge(job));
+            self.kernel.schedule(at, Class::Control, Event::Hedge(place));
         }
         place
     }
@@ -393,14 +394,14 @@ impl<R: Recorder> Fleet<'_, R> {
         }
     }
 
-    /// A job may be sent to a second group.
-    pub(super) fn hedge(&mut self, job: JobNumber) {
-        if self.jobs.has_ended(job) || self.jobs.get(job).state != JobState::Active {
+    /// The last copy of a job has waited so long that another one may be sent to a second group.
+    pub(super) fn hedge(&mut self, last: Place) {
+        let Some(attempt) = self.attempts.find(last).filter(|a| !a.is_over) else {
             return;
-        }
+        };
+        let job = attempt.job;
         let places = self.jobs.get(job).places.clone();
         let started = places.iter().any(|&p| self.attempts.live(p).record.first_token.is_some());
-        let Some(&last) = places.last() else { return };
         let now = self.now();
         let budget = &mut self.gateway.hedge_budget;
         if started || budget.as_mut().is_some_and(|b| !b.may_retry(now)) {

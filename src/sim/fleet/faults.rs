@@ -38,7 +38,10 @@ impl<R: Recorder> Fleet<'_, R> {
             FaultKind::KernelFallback { on, factor } => {
                 let groups = match on {
                     Fallback::Group(group) => vec![group],
-                    Fallback::Revision(revision) => self.of_revision(revision),
+                    Fallback::Revision(revision) => {
+                        self.control.slow_revisions.push((number, revision, factor));
+                        self.of_revision(revision)
+                    }
                 };
                 self.slow(&groups, number, factor, lasts);
             }
@@ -77,6 +80,7 @@ impl<R: Recorder> Fleet<'_, R> {
             FaultKind::WeightStoreSlow { .. } => self.control.weight_slowdowns.retain(|(n, _)| *n != number),
             FaultKind::StaleMetrics { .. } => self.control.stale.retain(|(n, _)| *n != number),
             FaultKind::SlowRank { .. } | FaultKind::KernelFallback { .. } => {
+                self.control.slow_revisions.retain(|(n, ..)| *n != number);
                 for group in 0..self.groups.len() as u32 {
                     let slowdowns = &mut self.groups[group as usize].slowdowns;
                     let before = slowdowns.len();

@@ -154,6 +154,8 @@ impl<R: Recorder> Fleet<'_, R> {
         {
             slowdowns.push((None, factor));
         }
+        let slow = self.control.slow_revisions.iter().filter(|(_, of, _)| *of == revision);
+        slowdowns.extend(slow.map(|&(number, _, factor)| (Some(number), factor)));
         self.groups.push(Group {
             pool,
             slot,

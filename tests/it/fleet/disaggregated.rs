@@ -281,3 +281,70 @@ fn short_prompts_are_prefilled_where_they_are_decoded() {
     assert_eq!((tokens_ms(&record, 0), tokens_ms(&record, 1)), (vec![39], vec![126]));
     assert_eq!(cluster.jobs.iter().map(|j| j.prefill_group).collect::<Vec<_>>(), [Some(0), None]);
 }
+
+/// D15: a decode group dies while it waits for its turn to read. Its heartbeats end, and the blocks are kept until the last
+/// one's lease is over.
+#[test]
+fn a_decode_death_leaves_the_blocks_until_the_last_heartbeat_has_run_out() {
+    let mut config = one_and_one(1);
+    config.pools[0].engine = VllmConfig {
+        // 2 usable ones: the third prompt waits for the blocks of the second.
+        num_gpu_blocks: 3,
+        max_model_len: 64,
+        ..roomy(8)
+    };
+    config.transfer.lease = ms(100);
+    config.transfer.heartbeat = ms(16);
+    config.transfer.renewal = ms(66);
+    // The second: prefilled at 52, known to D since. Heartbeats at 52, 68, ... 132, 148: D dies at 150, so the lease of 152
+    // was renewed to 148 + 66 = 214.
+    config.faults = crash(1, 150);
+    let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 16, 20), (1, 16, 2), (60, 32, 1)]));
+    assert_eq!(in_ms(record.requests[2].first_scheduled), [0; 0], "its answer is lost with D");
+    assert_eq!(record.requests[1].status, Status::Failed);
+    assert_eq!(cluster.leases_expired, 2);
+    // P: 26, 52, then nothing until the blocks are free at 214.
+    assert_eq!(in_ms(record.replicas[0].step_ends.iter().copied()), [26, 52, 256]);
+}
+
+/// D2: what the prefill group samples is no first token; its client gives up while the answer is on its way to the proxy.
+#[test]
+fn a_prefills_token_is_no_first_token() {
+    let mut config = one_and_one(8);
+    config.transfer.response = ms(50);
+    config.gateway.timeouts.ttft = Some(ms(40));
+    let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 16, 2)]));
+    // Prefilled 26, at the proxy at 76.
+    assert_eq!(record.requests[0].status, Status::TimedOut);
+    assert_eq!(in_ms(cluster.jobs[0].ended), [40]);
+    assert_eq!((cluster.jobs[0].attempts, cluster.leases_expired), (0, 1));
+}
+
+/// An answer that comes after its request was given up and sent anew is nobody's.
+#[test]
+fn a_late_answer_to_a_prefill_that_was_given_up_is_ignored() {
+    let mut config = one_and_one(8);
+    config.transfer.response = ms(50);
+    config.gateway.timeouts.ttft = Some(ms(40));
+    config.gateway.retry = retries(2);
+    config.recovery.in_flight = Fate::Retry;
+    let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 16, 2)]));
+    // Given up at 40, prefilled anew from 44 to 70; the first answer comes at 76, the second at 120. Moved at 121.
+    assert_eq!(record.requests[0].status, Status::Completed);
+    assert_eq!(transfers_ms(&cluster), [121]);
+    assert_eq!(tokens_ms(&record, 0), [131, 141]);
+    assert_eq!((cluster.jobs[0].attempts, cluster.jobs[0].retries), (1, 1));
+}
+
+/// D17: a prefill group that dies while descriptors are posted leaves nothing to read.
+#[test]
+fn a_prefill_death_before_the_first_byte() {
+    let mut config = one_and_one(8);
+    config.transfer.fixed = ms(20);
+    config.transfer.failure_ends_request = false;
+    config.faults = crash(0, 30);
+    let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 16, 2)]));
+    // Prefilled 26, posted 46: computed at D, 46 + 26.
+    assert_eq!(tokens_ms(&record, 0), [72, 82]);
+    assert_eq!((cluster.failed_transfers, cluster.links[0].1), (1, 0));
+}

@@ -2,11 +2,12 @@
 
 use super::*;
 use kneeboard::cluster::autoscale::{Autoscaler, AutoscalerConfig, ScaleMetric, ScalePolicy, ScaleRule};
+use kneeboard::cluster::fault::{Fallback, Fault, FaultKind};
 use kneeboard::cluster::lifecycle::{Phase, RestartPlan, Stage};
 use kneeboard::cluster::ratio::Ratio;
 use kneeboard::cluster::rollout::{Canary, RolloutConfig};
 use kneeboard::record::Status;
-use kneeboard::sim::fleet::PoolRollout;
+use kneeboard::sim::fleet::{Fate, PoolRollout};
 
 const PRICE: Price = Price {
     step: 10 * MS,
@@ -144,4 +145,66 @@ fn a_scale_out_slower_than_its_burst_overshoots() {
     assert_eq!(phases(&cluster, 1), gone(200));
     assert_eq!(phases(&cluster, 2), gone(180));
     assert!(record.requests.iter().all(|r| r.replica == 0), "they served nobody");
+}
+
+/// Each pool's rate is of what is sent to it, whoever else is scaled.
+#[test]
+fn pools_see_their_own_request_rates() {
+    let mut config = prefill_decode(1, 1, roomy(8));
+    for (pool, target) in [(0, 60.0), (1, 35.0)] {
+        config.pools[pool].max_groups = 4;
+        let scaler = AutoscalerConfig {
+            interval: ms(100),
+            up: ScaleRule::default(),
+            ..AutoscalerConfig::kubernetes(ScaleMetric::RequestRate, target, 1, 4)
+        };
+        config.scaling.push((pool, ScalePolicy::Metric(Box::new(Autoscaler::new(scaler).unwrap()))));
+    }
+    // Ten are sent by 100: 100 a second, ceil(100 / 60) = 2 prefill groups. One group prefills one in 11 ms, at 12, 23, ...
+    // 89, and 100 is heard after that: 80 a second go to decode groups, ceil(80 / 35) = 3. Later rates are near that.
+    let rows: Vec<_> = (0..20).map(|n| (10 * n + 1, 1, 1)).collect();
+    let (_, cluster) = run_fleet(&config, &PRICE, &trace(&rows));
+    let of_pool = |pool| cluster.groups.iter().filter(|g| g.pool == pool).count();
+    assert_eq!((of_pool(0), of_pool(1)), (2, 3));
+    let scaled = cluster.timeline.iter().filter(|t| t.event == "scale");
+    let scaled: Vec<_> = scaled.map(|t| (t.at.0 / MS, t.what.as_str())).collect();
+    assert_eq!(scaled, [(100, "prefill: +1 groups"), (100, "decode: +2 groups")]);
+}
+
+/// A fallback on a revision slows those of its groups that come later, too, while it lasts.
+#[test]
+fn a_kernel_fallback_slows_groups_of_its_revision_that_start_later() {
+    let mut config = warming(1, 2, 20);
+    rolling(&mut config, None);
+    config.rollouts[0].1.slowdown = Ratio::ONE;
+    config.faults = vec![Fault {
+        at: at_ms(10),
+        duration: Some(ms(290)),
+        kind: FaultKind::KernelFallback {
+            on: Fallback::Revision(1),
+            factor: Ratio::new(2, 1),
+        },
+    }];
+    let (record, _) = run_fleet(&config, &PRICE, &trace(&[(0, 5, 1), (100, 5, 1), (300, 5, 1)]));
+    let ends = in_ms(record.requests.iter().map(|r| r.last_token.unwrap()));
+    assert_eq!(ends, [15, 130, 315]);
+}
+
+/// A drain that takes too long is cut off, and its streams are tried again.
+#[test]
+fn a_drain_that_takes_too_long_is_cut_off() {
+    let mut config = warming(1, 2, 20);
+    rolling(&mut config, None);
+    config.rollouts[0].1.slowdown = Ratio::ONE;
+    config.rollouts[0].1.config.drain_timeout = ms(40);
+    config.gateway.retry = retries(2);
+    config.recovery.in_flight = Fate::Resume;
+    let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 10, 12)]));
+    // Drained from 70, cut off at 110 with 10 tokens; at 114 to group 1 with 20 of prompt: 144, 154.
+    assert_eq!(tokens_ms(&record, 0), [20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 144, 154]);
+    assert_eq!(phases(&cluster, 0)[1..], [
+        (70, Phase::Draining),
+        (110, Phase::Failed),
+        (110, Phase::Stopped)
+    ]);
 }

@@ -217,3 +217,60 @@ fn a_request_that_waits_too_long_at_the_gateway_is_given_up_there() {
     let queue: Vec<_> = cluster.gateway_queue.iter().map(|q| (q.0.0 / MS, q.1)).collect();
     assert_eq!(queue, [(10, 1), (35, 0), (40, 1), (60, 0)]);
 }
+
+/// A token that comes with the death still comes.
+#[test]
+fn a_step_that_ends_with_the_death_counts() {
+    let mut config = death_at_43();
+    config.recovery.in_flight = Fate::Fail;
+    config.faults[0].at = at_ms(40);
+    let (record, _) = run_fleet(&config, &PRICE, &trace(&[(0, 10, 5)]));
+    assert_eq!(tokens_ms(&record, 0), [20, 30, 40]);
+}
+
+/// Waits for a copy begin with each try, and all copies together are no more than allowed.
+#[test]
+fn hedges_of_a_try_that_broke_are_void() {
+    let mut config = unified(4, roomy(8));
+    config.faults = vec![
+        Fault {
+            at: at_ms(8),
+            duration: Some(ms(1_000)),
+            kind: FaultKind::GroupCrash { group: 0 },
+        },
+    ];
+    config.recovery.in_flight = Fate::Retry;
+    config.gateway.retry = retries(2);
+    config.gateway.hedge = Some(HedgePolicy {
+        after: ms(15),
+        max_extra: 1,
+        budget_ratio: None,
+    });
+    let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 40, 2)]));
+    // Lost at 8, again at 12 to group 1: 62, 72. A copy at 27 to group 2, not at 15, and no other.
+    assert_eq!(tokens_ms(&record, 0), [62, 72]);
+    assert_eq!(cluster.jobs[0].attempts, 3);
+    assert_eq!(in_ms(record.replicas[2].step_starts.iter().copied()), [27]);
+}
+
+/// A request that comes to the gateway again may wait as long as one that comes for the first time.
+#[test]
+fn the_wait_at_the_gateway_begins_anew_with_each_try() {
+    let mut config = unified(2, roomy(1));
+    config.gateway.limits.max_in_flight = Some(1);
+    config.gateway.limits.queue_timeout = Some(ms(100));
+    config.gateway.retry = retries(2);
+    config.recovery.in_flight = Fate::Retry;
+    config.faults = vec![Fault {
+        at: at_ms(75),
+        duration: None,
+        kind: FaultKind::GroupCrash { group: 1 },
+    }];
+    // First: group 0, 0 to 60. Second: it waits from 1 to 60, then group 1, which is lost at 75. Third: it waits from 2 to 75,
+    // then group 0 until 75 + 20 + 60 = 155. Second again: it waits from 79 to 155, past 101, then group 1: 155 + 20.
+    let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 10, 5), (1, 10, 1), (2, 10, 7)]));
+    assert_eq!(record.requests[1].status, Status::Completed);
+    assert_eq!(tokens_ms(&record, 2).last(), Some(&155));
+    assert_eq!(tokens_ms(&record, 1), [175]);
+    assert_eq!(cluster.jobs[1].retries, 1);
+}
