@@ -8,6 +8,7 @@ mod fairness;
 mod faults;
 mod ranks;
 mod scaling;
+mod storms;
 mod streams;
 
 use kneeboard::cluster::gateway::{RetryOn, RetryPolicy};

@@ -262,13 +262,15 @@ impl<R: Recorder> Fleet<'_, R> {
         }
     }
 
-    /// After all else at an instant: rollouts hear of groups in new phases.
-    pub(super) fn settle_control(&mut self) {
-        if std::mem::take(&mut self.control.pools_changed) {
+    /// After all else at an instant: rollouts hear of groups in new phases. Whether there were any.
+    pub(super) fn settle_control(&mut self) -> bool {
+        let changed = std::mem::take(&mut self.control.pools_changed);
+        if changed {
             for index in 0..self.control.rolls.len() {
                 self.roll(index);
             }
         }
+        changed
     }
 
     fn wake_rollouts(&mut self) {

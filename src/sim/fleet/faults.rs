@@ -2,6 +2,7 @@
 
 use super::world::{Event, Fleet};
 use crate::cluster::fault::{Fallback, FaultKind, groups_hit};
+use crate::cluster::lifecycle::Phase;
 use crate::cluster::ratio::Ratio;
 use crate::record::Recorder;
 use crate::sim::kernel::Class;
@@ -123,8 +124,16 @@ impl<R: Recorder> Fleet<'_, R> {
         let restart = self.config.recovery.restart;
         for &number in groups {
             let (pool, revision) = (self.groups[number as usize].pool, self.groups[number as usize].revision);
-            if self.groups[number as usize].phase().exists() {
-                self.crash_group(number, "spot node taken");
+            match self.groups[number as usize].phase() {
+                Phase::Failed => self.give_up_group(number),
+                phase if phase.exists() => {
+                    self.crash_group(number, "spot node taken");
+                    // Nobody waits for this node to come back.
+                    if self.groups[number as usize].phase() == Phase::Failed {
+                        self.give_up_group(number);
+                    }
+                }
+                _ => {}
             }
             if restart && away.is_none() {
                 let group = self.add_group(pool, revision);

@@ -383,6 +383,15 @@ impl<R: Recorder> Fleet<'_, R> {
         }
     }
 
+    /// A failed group that never comes back is out of the routes.
+    pub(super) fn give_up_group(&mut self, number: u32) {
+        if std::mem::take(&mut self.groups[number as usize].is_routed) {
+            self.router.left(number);
+            self.prefill_router.left(number);
+        }
+        self.stop_group(number);
+    }
+
     fn stop_group(&mut self, number: u32) {
         self.groups[number as usize].incarnation += 1;
         self.become_phase(number, Phase::Stopped);
@@ -400,16 +409,17 @@ impl<R: Recorder> Fleet<'_, R> {
 
     /// Draining groups that have nothing left end.
     pub(super) fn settle_groups(&mut self) {
-        if !self.groups.iter().any(|g| g.phase() == Phase::Draining) {
-            return self.settle_control();
-        }
-        for number in 0..self.groups.len() as u32 {
-            let group = &self.groups[number as usize];
-            if group.phase() == Phase::Draining && group.in_flight == 0 && !self.has_work(number) {
-                self.stop_group(number);
+        loop {
+            for number in 0..self.groups.len() as u32 {
+                let group = &self.groups[number as usize];
+                if group.phase() == Phase::Draining && group.in_flight == 0 && !self.has_work(number) {
+                    self.stop_group(number);
+                }
+            }
+            if !self.settle_control() {
+                return;
             }
         }
-        self.settle_control();
     }
 
     /// Requests are in its engines (cancelled ones, too, until that is known there), or prefills that others have not read.

@@ -189,3 +189,28 @@ fn transfers_wait_for_a_link_to_come_back() {
     assert_eq!(tokens_ms(&record, 0), [168]);
     assert_eq!(cluster.links[0].1, 4_000);
 }
+
+/// A group that has failed is not there when its spot node goes: only what replaces it comes back.
+#[test]
+fn a_failed_group_on_a_spot_node_comes_back_once() {
+    for failed_at in [100, 190, 195] {
+        let mut config = unified(2, roomy(8));
+        config.pools[0].start = START;
+        config.pools[0].max_groups = 4;
+        config.recovery.detection = ms(6);
+        config.recovery.route_removal = ms(11);
+        let notice = FaultKind::SpotNotice {
+            node: 0,
+            notice: ms(10),
+        };
+        // Without the notice it would come back at 1100 or after.
+        config.faults = fault(failed_at, Some(1_000), FaultKind::RankCrash { group: 0, rank: 0 });
+        config.faults.extend(fault(190, None, notice));
+        config.faults.sort_by_key(|f| f.at);
+        let rows: Vec<_> = (0..20).map(|n| (250 + 100 * n, 10, 1)).collect();
+        let (record, cluster) = run_fleet(&config, &PRICE, &trace(&rows));
+        assert_eq!(phases(&cluster, 0).last().map(|p| p.1), Some(Phase::Stopped), "{failed_at}");
+        assert_eq!((cluster.groups.len(), phases(&cluster, 2)[0].0), (3, 200), "{failed_at}");
+        assert!(record.requests.iter().all(|r| r.replica > 0 && r.status == Status::Completed), "{failed_at}");
+    }
+}

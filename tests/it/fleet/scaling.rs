@@ -208,3 +208,15 @@ fn a_drain_that_takes_too_long_is_cut_off() {
         (110, Phase::Stopped)
     ]);
 }
+
+/// A group with nothing to do drains in no time, whatever else happens.
+#[test]
+fn an_idle_group_drains_at_once() {
+    let mut config = warming(2, 3, 20);
+    rolling(&mut config, None);
+    config.rollouts[0].1.config.drain_timeout = ms(7);
+    let (_, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 10, 1), (1_000, 10, 1)]));
+    assert_eq!(phases(&cluster, 1)[1..], [(70, Phase::Draining), (70, Phase::Stopped)]);
+    assert_eq!(phases(&cluster, 0)[1..], [(90, Phase::Draining), (90, Phase::Stopped)]);
+    assert_eq!(phases(&cluster, 3), [(70, WARM), (90, Phase::Ready)]);
+}
