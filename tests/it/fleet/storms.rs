@@ -106,3 +106,26 @@ proptest! {
         prop_assert_eq!(record, stepped.0);
     }
 }
+
+/// Two requests of an engine that schedules ahead are given up at 31 and 51, between its steps of 4 ms, and leave it 3 ms
+/// later: each with the tokens of all steps that ended by then.
+#[test]
+fn giving_up_twice_loses_no_token_of_an_engine_that_schedules_ahead() {
+    let mut config = unified(1, roomy(8));
+    config.pools[0].engine.async_scheduling = true;
+    config.gateway.cancel_latency = ms(3);
+    config.gateway.timeouts.e2e = Some(ms(31));
+    let step = Price {
+        step: 4 * MS,
+        prefill_token: 0,
+    };
+    // The second is in the plan that is made at 20 for the step from 24.
+    let trace = trace(&[(0, 10, 40), (20, 10, 40)]);
+    for pace in [Pace::Leap, Pace::Step] {
+        let (record, cluster) = kneeboard::sim::fleet::run(pace, &config, &[&step], &trace).unwrap();
+        assert_eq!(tokens_ms(&record, 0), [4, 8, 12, 16, 20, 24, 28]);
+        assert_eq!(tokens_ms(&record, 1), [28, 32, 36, 40, 44, 48]);
+        // One more each, at 32 and 52.
+        assert_eq!(cluster.cancelled_output_tokens, 8 + 7, "{pace:?}");
+    }
+}
