@@ -56,7 +56,10 @@ fn a_gateway_that_lets_in_c_before_c_groups_is_m_m_c() {
             let trace = exponential_services(seed, 60_000, rate);
             let (record, cluster) = run_fleet(&config, &SERVICE, &trace);
             for (r, job) in record.requests.iter().zip(&cluster.jobs) {
-                assert_eq!(job.dispatched, r.first_scheduled, "all the wait is at the gateway");
+                assert_eq!(
+                    job.dispatched, r.first_scheduled,
+                    "all the wait is at the gateway"
+                );
             }
             mean_wait_s(&record)
         })

@@ -61,8 +61,20 @@ fn each_stage_of_the_way_takes_its_time() {
     assert_eq!(tokens_ms(&record, 1), [108, 118]);
     let started = record.requests.iter().map(|r| r.first_scheduled.unwrap());
     assert_eq!(in_ms(started), [2, 32], "of their prefills");
-    assert_eq!(cluster.jobs.iter().map(|j| j.transferred_bytes).collect::<Vec<_>>(), [2_000, 3_000]);
-    assert!(cluster.jobs.iter().all(|j| (j.prefill_group, j.group) == (Some(0), Some(1))));
+    assert_eq!(
+        cluster
+            .jobs
+            .iter()
+            .map(|j| j.transferred_bytes)
+            .collect::<Vec<_>>(),
+        [2_000, 3_000]
+    );
+    assert!(
+        cluster
+            .jobs
+            .iter()
+            .all(|j| (j.prefill_group, j.group) == (Some(0), Some(1)))
+    );
 }
 
 /// D3: an ended prefill gives up its seat at once, and its blocks when they have been read.
@@ -80,7 +92,10 @@ fn a_prefill_keeps_its_blocks_until_they_are_read_but_not_its_seat() {
     let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 32, 1), (0, 32, 1), (0, 48, 1)]));
     // P: 0 to 42 and, behind its one seat, 42 to 84. The third needs 3 blocks of 5 while the second holds 2: it waits for
     // the first's, which were read from 42 to 62. So it runs from 84 to 142.
-    assert_eq!(in_ms(record.requests.iter().map(|r| r.first_scheduled.unwrap())), [0, 42, 84]);
+    assert_eq!(
+        in_ms(record.requests.iter().map(|r| r.first_scheduled.unwrap())),
+        [0, 42, 84]
+    );
     assert_eq!(transfers_ms(&cluster), [62, 104, 172]);
     // With a reading three times as slow, the first's blocks are free at 102 only.
     config.links[0].bandwidth_bytes_per_s = 100_000 / 3 + 1;
@@ -212,14 +227,21 @@ fn a_prefill_death_during_a_read_ends_the_request_or_leaves_whole_blocks() {
     config.faults = crash(0, 111);
     let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 64, 2)]));
     assert_eq!(record.requests[0].status, Status::Failed);
-    assert_eq!(in_ms(cluster.jobs[0].ended), [111], "the read breaks before anybody has noticed the death");
+    assert_eq!(
+        in_ms(cluster.jobs[0].ended),
+        [111],
+        "the read breaks before anybody has noticed the death"
+    );
     assert_eq!(cluster.failed_transfers, 1);
 
     config.transfer.failure_ends_request = false;
     let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 64, 2)]));
     // 16 tokens are left: 111 + 26, then 10.
     assert_eq!(tokens_ms(&record, 0), [137, 147]);
-    assert_eq!((cluster.failed_transfers, cluster.jobs[0].transferred_bytes), (1, 0));
+    assert_eq!(
+        (cluster.failed_transfers, cluster.jobs[0].transferred_bytes),
+        (1, 0)
+    );
 }
 
 /// D15: the prefill group dies before it answers.
@@ -238,7 +260,10 @@ fn a_prefill_death_before_the_answer() {
     let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 64, 2)]));
     assert_eq!(record.requests[0].status, Status::Completed);
     assert_eq!(tokens_ms(&record, 0), [100, 110]);
-    assert_eq!((cluster.jobs[0].group, cluster.jobs[0].transferred_bytes), (Some(1), 0));
+    assert_eq!(
+        (cluster.jobs[0].group, cluster.jobs[0].transferred_bytes),
+        (Some(1), 0)
+    );
 }
 
 /// D15: a decode group dies in mid-stream; a retry begins with a prefill, and what was computed before is lost.
@@ -263,11 +288,18 @@ fn a_decode_death_begins_anew_with_a_prefill() {
         assert_eq!(record.requests[0].status, Status::Completed, "{fate:?}");
         assert_eq!(tokens_ms(&record, 0), tokens, "{fate:?}");
         let job = cluster.jobs[0];
-        assert_eq!((job.retries, job.resumes, job.group), (1, Some(resumes), Some(2)), "{fate:?}");
+        assert_eq!(
+            (job.retries, job.resumes, job.group),
+            (1, Some(resumes), Some(2)),
+            "{fate:?}"
+        );
     }
     config.recovery.in_flight = Fate::Fail;
     let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 16, 4)]));
-    assert_eq!((record.requests[0].status, in_ms(cluster.jobs[0].ended)), (Status::Failed, vec![58]));
+    assert_eq!(
+        (record.requests[0].status, in_ms(cluster.jobs[0].ended)),
+        (Status::Failed, vec![58])
+    );
     assert_eq!(tokens_ms(&record, 0), [37, 47]);
 }
 
@@ -278,8 +310,14 @@ fn short_prompts_are_prefilled_where_they_are_decoded() {
     config.routing.decider = PrefillDecider::Uncached { threshold: 17 };
     let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 17, 1), (100, 16, 1)]));
     // 27 at P, 2 blocks, one step; 26 at D.
-    assert_eq!((tokens_ms(&record, 0), tokens_ms(&record, 1)), (vec![39], vec![126]));
-    assert_eq!(cluster.jobs.iter().map(|j| j.prefill_group).collect::<Vec<_>>(), [Some(0), None]);
+    assert_eq!(
+        (tokens_ms(&record, 0), tokens_ms(&record, 1)),
+        (vec![39], vec![126])
+    );
+    assert_eq!(
+        cluster.jobs.iter().map(|j| j.prefill_group).collect::<Vec<_>>(),
+        [Some(0), None]
+    );
 }
 
 /// D15: a decode group dies while it waits for its turn to read. Its heartbeats end, and the blocks are kept until the last
@@ -300,7 +338,11 @@ fn a_decode_death_leaves_the_blocks_until_the_last_heartbeat_has_run_out() {
     // was renewed to 148 + 66 = 214.
     config.faults = crash(1, 150);
     let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 16, 20), (1, 16, 2), (60, 32, 1)]));
-    assert_eq!(in_ms(record.requests[2].first_scheduled), [0; 0], "its answer is lost with D");
+    assert_eq!(
+        in_ms(record.requests[2].first_scheduled),
+        [0; 0],
+        "its answer is lost with D"
+    );
     assert_eq!(record.requests[1].status, Status::Failed);
     assert_eq!(cluster.leases_expired, 2);
     // P: 26, 52, then nothing until the blocks are free at 214.

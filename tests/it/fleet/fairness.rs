@@ -39,7 +39,10 @@ fn served(record: &RunRecord, cluster: &ClusterRecord, tenant: u32) -> Vec<(SimT
     let mut served = Vec::new();
     for (request, job) in record.requests.iter().zip(&cluster.jobs) {
         if job.tenant == tenant {
-            served.extend(job.dispatched.map(|at| (at, INPUT_WEIGHT * i64::from(request.input_tokens))));
+            served.extend(
+                job.dispatched
+                    .map(|at| (at, INPUT_WEIGHT * i64::from(request.input_tokens))),
+            );
             served.extend(record.token_times(request).map(|at| (at, OUTPUT_WEIGHT)));
         }
     }
@@ -55,7 +58,11 @@ fn widest_difference(record: &RunRecord, cluster: &ClusterRecord) -> i64 {
     };
     let until = last_let_in(0).min(last_let_in(1));
     let mut changes = served(record, cluster, 0);
-    changes.extend(served(record, cluster, 1).into_iter().map(|(at, service)| (at, -service)));
+    changes.extend(
+        served(record, cluster, 1)
+            .into_iter()
+            .map(|(at, service)| (at, -service)),
+    );
     changes.retain(|&(at, _)| at < until);
     changes.sort();
     let (mut sum, mut least, mut most) = (0, 0, 0);
@@ -75,9 +82,8 @@ fn bound(trace: &Trace) -> i64 {
 }
 
 fn lengths() -> impl Strategy<Value = Vec<(u32, u32)>> {
-    (1u32..400, 1u32..80, 30usize..80).prop_flat_map(|(input, output, n)| {
-        prop::collection::vec((1..=input, 1..=output), n)
-    })
+    (1u32..400, 1u32..80, 30usize..80)
+        .prop_flat_map(|(input, output, n)| prop::collection::vec((1..=input, 1..=output), n))
 }
 
 proptest! {
@@ -112,7 +118,9 @@ fn counters_keep_a_bound_that_first_come_first_served_breaks() {
 /// A tenant who is alone has all of the machine, to the nanosecond, whatever it was charged before.
 #[test]
 fn a_lone_tenant_gets_everything() {
-    let rows: Vec<_> = (0..50).map(|n| (3 * n, 7, 20 + n as u32, 5 + n as u32 % 30)).collect();
+    let rows: Vec<_> = (0..50)
+        .map(|n| (3 * n, 7, 20 + n as u32, 5 + n as u32 % 30))
+        .collect();
     let trace = of_tenants(rows);
     let alone = run_fleet(&fair(FairPolicy::Fcfs), &PRICE, &trace);
     assert_eq!(run_fleet(&fair(FairPolicy::vtc()), &PRICE, &trace), alone);
@@ -126,22 +134,51 @@ fn no_seat_is_free_while_anybody_waits() {
     rows.extend((0..8).map(|n| (50 + 100 * n, 1, 50, 10)));
     let (record, cluster) = run_fleet(&fair(FairPolicy::vtc()), &PRICE, &of_tenants(rows));
     let queue = &cluster.gateway_queue;
-    let waiting_at = |at: SimTime| queue[..queue.partition_point(|q| q.0 <= at)].last().map_or(0, |q| q.1);
-    for changed in cluster.jobs.iter().flat_map(|j| [j.dispatched.unwrap(), j.ended.unwrap()]) {
-        let has_seat = |j: &&kneeboard::record::JobRecord| j.dispatched.unwrap() <= changed && changed < j.ended.unwrap();
+    let waiting_at = |at: SimTime| {
+        queue[..queue.partition_point(|q| q.0 <= at)]
+            .last()
+            .map_or(0, |q| q.1)
+    };
+    for changed in cluster
+        .jobs
+        .iter()
+        .flat_map(|j| [j.dispatched.unwrap(), j.ended.unwrap()])
+    {
+        let has_seat = |j: &&kneeboard::record::JobRecord| {
+            j.dispatched.unwrap() <= changed && changed < j.ended.unwrap()
+        };
         let seats = cluster.jobs.iter().filter(has_seat).count() as u32;
-        assert!(seats == SEATS || waiting_at(changed) == 0, "{seats} at {changed:?}");
+        assert!(
+            seats == SEATS || waiting_at(changed) == 0,
+            "{seats} at {changed:?}"
+        );
     }
     // The engine fills a seat with the step after next: its next one begins before the gateway hears of the end.
     let replica = &record.replicas[0];
     for (&start, &running) in replica.step_starts.iter().zip(&replica.running) {
-        let ended = record.requests.iter().filter(|r| r.last_token == Some(start)).count() as u32;
-        assert!(running + ended >= SEATS || waiting_at(start) == 0, "{running} run at {start:?}");
+        let ended = record
+            .requests
+            .iter()
+            .filter(|r| r.last_token == Some(start))
+            .count() as u32;
+        assert!(
+            running + ended >= SEATS || waiting_at(start) == 0,
+            "{running} run at {start:?}"
+        );
     }
     // The newcomer is not behind the flood: it waits for one seat at the most.
     let waits = |tenant| {
-        let jobs = record.requests.iter().zip(&cluster.jobs).filter(move |(_, j)| j.tenant == tenant);
+        let jobs = record
+            .requests
+            .iter()
+            .zip(&cluster.jobs)
+            .filter(move |(_, j)| j.tenant == tenant);
         jobs.map(|(r, j)| j.dispatched.unwrap() - r.sent).max().unwrap()
     };
-    assert!(waits(1) < ms(100) && waits(0) > ms(1_000), "{:?} {:?}", waits(1), waits(0));
+    assert!(
+        waits(1) < ms(100) && waits(0) > ms(1_000),
+        "{:?} {:?}",
+        waits(1),
+        waits(0)
+    );
 }

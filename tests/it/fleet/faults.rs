@@ -58,9 +58,13 @@ fn a_crash_is_noticed_then_routed_around_then_mended() {
     let (record, cluster) = run_fleet(&config, &PRICE, &trace(&rows));
     let replicas: Vec<_> = record.requests.iter().map(|r| r.replica).collect();
     assert_eq!(replicas, [0, 1, 0, 1, 0, 1, 1, 0]);
-    let failed = |r: usize| (record.requests[r].status == Status::Failed).then(|| in_ms(cluster.jobs[r].ended)[0]);
+    let failed =
+        |r: usize| (record.requests[r].status == Status::Failed).then(|| in_ms(cluster.jobs[r].ended)[0]);
     let failures: Vec<_> = (0..rows.len()).map(failed).collect();
-    assert_eq!(failures, [Some(106), None, Some(106), None, Some(110), None, None, None]);
+    assert_eq!(
+        failures,
+        [Some(106), None, Some(106), None, Some(110), None, None, None]
+    );
     // One prefill token costs 1 ms: 174 + 20.
     assert_eq!(tokens_ms(&record, 7), [194]);
     let expected = [
@@ -102,8 +106,16 @@ fn a_lost_node_is_replaced_when_it_can_be() {
 fn weights_load_slowly_while_their_store_is_slow() {
     let mut config = unified(2, roomy(8));
     config.pools[0].start = START;
-    config.faults = fault(90, Some(500), FaultKind::WeightStoreSlow { factor: Ratio::new(3, 1) });
-    config.faults.extend(fault(100, None, FaultKind::GroupCrash { group: 0 }));
+    config.faults = fault(
+        90,
+        Some(500),
+        FaultKind::WeightStoreSlow {
+            factor: Ratio::new(3, 1),
+        },
+    );
+    config
+        .faults
+        .extend(fault(100, None, FaultKind::GroupCrash { group: 0 }));
     let (_, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 10, 1), (700, 10, 1)]));
     // 3 * 30 + 20 + 5 + 1.
     assert_eq!(phases(&cluster, 0).last(), Some(&(216, Phase::Ready)));
@@ -143,7 +155,10 @@ fn a_spot_node_drains_and_goes() {
     assert_eq!(phases(&cluster, 0), expected);
     // One comes for it, on a new node: 110 + 96.
     assert_eq!(cluster.groups.len(), 3);
-    assert_eq!(phases(&cluster, 2).first(), Some(&(110, Phase::Starting(Stage::Provision))));
+    assert_eq!(
+        phases(&cluster, 2).first(),
+        Some(&(110, Phase::Starting(Stage::Provision)))
+    );
     assert_eq!(phases(&cluster, 2).last(), Some(&(206, Phase::Ready)));
     assert_eq!(record.requests[2].replica, 2, "after group 1 in turn");
 }
@@ -209,8 +224,22 @@ fn a_failed_group_on_a_spot_node_comes_back_once() {
         config.faults.sort_by_key(|f| f.at);
         let rows: Vec<_> = (0..20).map(|n| (250 + 100 * n, 10, 1)).collect();
         let (record, cluster) = run_fleet(&config, &PRICE, &trace(&rows));
-        assert_eq!(phases(&cluster, 0).last().map(|p| p.1), Some(Phase::Stopped), "{failed_at}");
-        assert_eq!((cluster.groups.len(), phases(&cluster, 2)[0].0), (3, 200), "{failed_at}");
-        assert!(record.requests.iter().all(|r| r.replica > 0 && r.status == Status::Completed), "{failed_at}");
+        assert_eq!(
+            phases(&cluster, 0).last().map(|p| p.1),
+            Some(Phase::Stopped),
+            "{failed_at}"
+        );
+        assert_eq!(
+            (cluster.groups.len(), phases(&cluster, 2)[0].0),
+            (3, 200),
+            "{failed_at}"
+        );
+        assert!(
+            record
+                .requests
+                .iter()
+                .all(|r| r.replica > 0 && r.status == Status::Completed),
+            "{failed_at}"
+        );
     }
 }

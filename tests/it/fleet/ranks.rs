@@ -120,7 +120,10 @@ fn ranks_of_experts_step_together() {
 
     // A group at rest begins at once.
     let (record, _) = run_fleet(&config, &PRICE, &trace(&[(0, 10, 1), (33, 10, 2)]));
-    assert_eq!((tokens_ms(&record, 0), tokens_ms(&record, 1)), (vec![20], vec![53, 63]));
+    assert_eq!(
+        (tokens_ms(&record, 0), tokens_ms(&record, 1)),
+        (vec![20], vec![53, 63])
+    );
 }
 
 /// S66, S68: two stages, two batches under way, each through a stage in half its step's time.

@@ -39,22 +39,26 @@ fn any_rollout() -> impl Strategy<Value = PoolRollout> {
         share: 0.5,
         hold: ms(hold),
     }));
-    (0u64..600, 1u32..3, 0u32..2, canary, 1u64..200).prop_map(|(at, surge, max_unavailable, canary, drain)| PoolRollout {
-        config: RolloutConfig {
-            at: at_ms(at),
-            surge,
-            max_unavailable,
-            canary,
-            drain_timeout: ms(drain),
+    (0u64..600, 1u32..3, 0u32..2, canary, 1u64..200).prop_map(
+        |(at, surge, max_unavailable, canary, drain)| PoolRollout {
+            config: RolloutConfig {
+                at: at_ms(at),
+                surge,
+                max_unavailable,
+                canary,
+                drain_timeout: ms(drain),
+            },
+            slowdown: Ratio::new(3, 2),
         },
-        slowdown: Ratio::new(3, 2),
-    })
+    )
 }
 
 fn further_faults() -> impl Strategy<Value = Vec<Fault>> {
     let kind = prop_oneof![
         (0u64..60).prop_map(|age| FaultKind::StaleMetrics { age: ms(age) }),
-        Just(FaultKind::WeightStoreSlow { factor: Ratio::new(3, 1) }),
+        Just(FaultKind::WeightStoreSlow {
+            factor: Ratio::new(3, 1)
+        }),
         (0u32..2).prop_map(|revision| FaultKind::KernelFallback {
             on: Fallback::Revision(revision),
             factor: Ratio::new(2, 1),
@@ -128,4 +132,24 @@ fn giving_up_twice_loses_no_token_of_an_engine_that_schedules_ahead() {
         // One more each, at 32 and 52.
         assert_eq!(cluster.cancelled_output_tokens, 8 + 7, "{pace:?}");
     }
+}
+
+/// A request that is given up while its engine's host takes it in is not taken in.
+#[test]
+fn a_request_may_be_given_up_while_it_is_taken_in() {
+    let mut config = unified(1, roomy(8));
+    config.pools[0].host.add_request_idle = ms(5);
+    config.gateway.timeouts.e2e = Some(ms(3));
+    let step = Price {
+        step: 4 * MS,
+        prefill_token: 0,
+    };
+    let (record, _) = run_fleet(&config, &step, &trace(&[(0, 10, 4), (50, 10, 4)]));
+    assert!(
+        record
+            .requests
+            .iter()
+            .all(|r| r.status == kneeboard::record::Status::TimedOut)
+    );
+    assert!(record.replicas[0].step_ends.is_empty());
 }

@@ -48,7 +48,10 @@ fn a_death_in_mid_stream_with_a_retry_from_the_start() {
     // Broken at 49, 4 ms of backoff, group 1 at 53: 53 + 20, then four more.
     assert_eq!(tokens_ms(&record, 0), [73, 83, 93, 103, 113]);
     let job = cluster.jobs[0];
-    assert_eq!((job.attempts, job.retries, job.resumes, job.group), (2, 1, Some(0), Some(1)));
+    assert_eq!(
+        (job.attempts, job.retries, job.resumes, job.group),
+        (2, 1, Some(0), Some(1))
+    );
     assert_eq!((job.wasted_output_tokens, job.wasted_input_tokens), (3, 10));
     assert_eq!(record.requests[0].status, Status::Completed);
 }
@@ -61,10 +64,16 @@ fn a_death_in_mid_stream_that_goes_on_elsewhere() {
     // At 53 with a prompt of 10 + 3 tokens: 53 + 23, then one more.
     assert_eq!(tokens_ms(&record, 0), [20, 30, 40, 76, 86]);
     let job = cluster.jobs[0];
-    assert_eq!((job.attempts, job.retries, job.resumes, job.group), (2, 1, Some(1), Some(1)));
+    assert_eq!(
+        (job.attempts, job.retries, job.resumes, job.group),
+        (2, 1, Some(1), Some(1))
+    );
     assert_eq!((job.wasted_output_tokens, job.wasted_input_tokens), (0, 10));
     let r = &record.requests[0];
-    assert_eq!((r.status, r.input_tokens, r.output_tokens), (Status::Completed, 10, 5));
+    assert_eq!(
+        (r.status, r.input_tokens, r.output_tokens),
+        (Status::Completed, 10, 5)
+    );
 }
 
 /// Waits double, and what is sent to a dead group before its routes are gone is refused at once when it is known.
@@ -156,7 +165,10 @@ fn the_first_token_decides_a_hedge() {
     assert_eq!(tokens_ms(&record, 0), [36, 46, 56, 66]);
     let job = cluster.jobs[0];
     assert_eq!((job.attempts, job.retries, job.group), (2, 0, Some(1)));
-    assert_eq!((record.requests[0].status, cluster.cancelled_output_tokens), (Status::Completed, 0));
+    assert_eq!(
+        (record.requests[0].status, cluster.cancelled_output_tokens),
+        (Status::Completed, 0)
+    );
     let slow: Vec<_> = in_ms(record.replicas[0].step_ends.iter().copied());
     assert_eq!(slow, [81], "its step under way ends, and no other begins");
 
@@ -178,13 +190,23 @@ fn a_client_that_waits_too_long_for_its_first_token_gives_up() {
     let mut config = one_seat();
     config.gateway.timeouts.ttft = Some(ms(30));
     let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 10, 5), (0, 10, 2), (35, 10, 1)]));
-    assert_eq!(tokens_ms(&record, 0), [20, 30, 40, 50, 60], "a timely first token is enough");
-    assert_eq!((record.requests[1].status, record.requests[1].output_tokens), (Status::TimedOut, 0));
+    assert_eq!(
+        tokens_ms(&record, 0),
+        [20, 30, 40, 50, 60],
+        "a timely first token is enough"
+    );
+    assert_eq!(
+        (record.requests[1].status, record.requests[1].output_tokens),
+        (Status::TimedOut, 0)
+    );
     assert_eq!(in_ms(cluster.jobs[1].ended), [30]);
     // It was gone from the engine at 32: the third follows the first at once, though too late for its client at 65.
     assert_eq!(record.requests[2].status, Status::TimedOut);
     assert_eq!(in_ms(record.requests[2].first_scheduled), [60]);
-    assert_eq!(in_ms(record.replicas[0].step_ends.iter().copied()), [20, 30, 40, 50, 60, 80]);
+    assert_eq!(
+        in_ms(record.replicas[0].step_ends.iter().copied()),
+        [20, 30, 40, 50, 60, 80]
+    );
     assert_eq!(cluster.cancelled_output_tokens, 0);
 }
 
@@ -232,13 +254,11 @@ fn a_step_that_ends_with_the_death_counts() {
 #[test]
 fn hedges_of_a_try_that_broke_are_void() {
     let mut config = unified(4, roomy(8));
-    config.faults = vec![
-        Fault {
-            at: at_ms(8),
-            duration: Some(ms(1_000)),
-            kind: FaultKind::GroupCrash { group: 0 },
-        },
-    ];
+    config.faults = vec![Fault {
+        at: at_ms(8),
+        duration: Some(ms(1_000)),
+        kind: FaultKind::GroupCrash { group: 0 },
+    }];
     config.recovery.in_flight = Fate::Retry;
     config.gateway.retry = retries(2);
     config.gateway.hedge = Some(HedgePolicy {
