@@ -82,10 +82,12 @@ proptest! {
         rollout in prop::option::of(any_rollout()), further in further_faults(),
         (kind, asynchronous) in (0u32..3, any::<bool>()), threshold in prop::option::of(0u32..150),
         (add, between) in (0u64..3, 0u64..3),
+        (inbound, outbound, fixed, draft) in (0u64..4, 0u64..3, 0u64..20, 0u32..2),
     ) {
         let mut config = config;
         for pool in &mut config.pools {
             pool.engine.async_scheduling = asynchronous;
+            pool.engine.num_speculative_tokens = draft;
             pool.lockstep = kind == 1 && !asynchronous;
             pool.engine.pipeline_parallel_size = if kind == 2 { 2 } else { 1 };
             if !pool.lockstep {
@@ -93,6 +95,8 @@ proptest! {
                 pool.host = HostTimes { between_steps: ms(between), ..host };
             }
         }
+        (config.front_end.inbound, config.front_end.outbound) = (ms(inbound), ms(outbound));
+        config.transfer.fixed = ms(fixed);
         let last = config.pools.len() - 1;
         config.scaling.extend(first.map(|scaler| (0, scaler)));
         config.scaling.extend(second.filter(|_| last > 0).map(|scaler| (last, scaler)));
