@@ -259,6 +259,8 @@ impl<R: Recorder> Fleet<'_, R> {
         match wait {
             Wait::Gateway if state != JobState::Queued || gives_up != Some(now) => return,
             Wait::FirstToken if self.has_first_token(job) => return,
+            // It is tried again already.
+            Wait::FirstToken if state == JobState::BacksOff && self.config.gateway.retry.retry_on.timed_out => return,
             _ => {}
         }
         if state == JobState::Queued {

@@ -294,3 +294,29 @@ fn the_wait_at_the_gateway_begins_anew_with_each_try() {
     assert_eq!(tokens_ms(&record, 1), [175]);
     assert_eq!(cluster.jobs[1].retries, 1);
 }
+
+/// A first token that is late while its request waits for another try changes nothing: it is tried again already.
+#[test]
+fn a_timeout_during_a_backoff_starts_no_second_one() {
+    let mut config = unified(3, roomy(8));
+    let crash = |group, at| Fault {
+        at: at_ms(at),
+        duration: Some(ms(1_000)),
+        kind: FaultKind::GroupCrash { group },
+    };
+    config.faults = vec![crash(0, 38), crash(1, 43)];
+    config.recovery.in_flight = Fate::Retry;
+    config.gateway.retry = retries(3);
+    config.gateway.timeouts.ttft = Some(ms(40));
+    // 40 of prompt: 50 ms. Lost at 38, again at 42 to group 1, lost at 43, 8 ms: again at 51 to group 2.
+    let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 40, 1)]));
+    assert_eq!(tokens_ms(&record, 0), [101]);
+    assert_eq!((cluster.jobs[0].attempts, cluster.jobs[0].retries), (3, 2));
+    // Who does not try again what is late has waited long enough.
+    config.gateway.retry.retry_on.timed_out = false;
+    let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 40, 1)]));
+    assert_eq!(
+        (record.requests[0].status, in_ms(cluster.jobs[0].ended)),
+        (Status::TimedOut, vec![40])
+    );
+}
