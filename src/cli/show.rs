@@ -65,12 +65,14 @@ fn yaml(plan: &Plan, resolved: &[Resolved], requests: &str) -> String {
         };
     }
     let _ = writeln!(out, "\n# {requests}");
-    if let StepTimeSource::Fit(path) = &plan.step_time_source {
-        let state = if path.is_file() { "" } else { " (not there yet)" };
-        let _ = writeln!(out, "# step time: {}{state}", path.display());
-    }
-    if let Some(ledger) = plan.memory() {
-        out += &memory(ledger);
+    match plan.cluster() {
+        None => out += &machine("", &plan.step_time_source, plan.memory()),
+        Some(cluster) => {
+            for pool in cluster.served_by() {
+                let of = format!(" of pool {}", pool.name);
+                out += &machine(&of, &pool.step_time_source, pool.engine.ledger.as_ref());
+            }
+        }
     }
     for limit in plan.limitations() {
         let _ = writeln!(out, "# limitation: {limit}");
@@ -78,9 +80,19 @@ fn yaml(plan: &Plan, resolved: &[Resolved], requests: &str) -> String {
     out
 }
 
+/// Where step times come from, and where the memory of a device goes.
+fn machine(of: &str, step_time: &StepTimeSource, ledger: Option<&MemoryLedger>) -> String {
+    let mut out = String::new();
+    if let StepTimeSource::Fit(path) = step_time {
+        let state = if path.is_file() { "" } else { " (not there yet)" };
+        let _ = writeln!(out, "# step time{of}: {}{state}", path.display());
+    }
+    out + &ledger.map_or_else(String::new, |ledger| memory(of, ledger))
+}
+
 /// The ledger of one device, a line each.
-fn memory(ledger: &MemoryLedger) -> String {
-    let mut out = "# memory of one device, GiB\n".to_owned();
+fn memory(of: &str, ledger: &MemoryLedger) -> String {
+    let mut out = format!("# memory of one device{of}, GiB\n");
     for (name, bytes) in ledger.rows() {
         let gib = bytes as f64 / (1u64 << 30) as f64;
         let _ = writeln!(out, "#   {name:<28}{gib:>9.3}");

@@ -8,7 +8,7 @@ use clap::Args;
 use super::progress::delayed_bar;
 use super::stdout::WIDTH;
 use super::{Global, Outcome, ScenarioArgs, output, print};
-use crate::explore::study::{Study, StudyError, StudyRun, summary_options};
+use crate::explore::study::{Study, StudyError, StudyRun, is_stranded, summary_options};
 use crate::input::{InputError, prepare_output_folder};
 use crate::metric::Summary;
 use crate::metric::export::{
@@ -16,6 +16,7 @@ use crate::metric::export::{
 };
 use crate::metric::scrape::{Visibility, scrape};
 use crate::metric::vllm_bench::{BenchInfo, BenchResult};
+use crate::record::ClusterRecord;
 use crate::record::Scrape;
 use crate::record::bundle::{self, BundleParts};
 use crate::report::compare::intervals_table;
@@ -112,12 +113,13 @@ pub fn run(args: &SimulateArgs, global: &Global) -> anyhow::Result<Outcome> {
         plan,
     )?;
     print(&text(args, plan, &runs, intervals.as_deref())?)?;
-    Ok(outcome(runs.iter().map(|r| &r.summary)))
+    Ok(outcome(runs.iter().map(|r| (&r.summary, r.cluster.as_ref()))))
 }
 
-/// A livelock is a failure of the system that was simulated: everything is written, and the exit code tells.
-fn outcome<'a>(mut summaries: impl Iterator<Item = &'a Summary>) -> Outcome {
-    if summaries.any(|s| !s.livelocks.is_empty()) {
+/// A livelock, or requests that wait in vain, is a failure of the system that was simulated: everything is written, and
+/// the exit code tells.
+fn outcome<'a>(mut runs: impl Iterator<Item = (&'a Summary, Option<&'a ClusterRecord>)>) -> Outcome {
+    if runs.any(|(s, cluster)| !s.livelocks.is_empty() || is_stranded(cluster)) {
         Outcome::Failed
     } else {
         Outcome::Done
@@ -158,7 +160,7 @@ fn summarise(args: &SimulateArgs, study: &Study, progress: bool) -> anyhow::Resu
         text += &format!("results: {}\n", args.output_dir.display());
     }
     print(&text)?;
-    Ok(outcome(runs.iter().map(|r| &r.summary)))
+    Ok(outcome(runs.iter().map(|r| (&r.summary, r.cluster.as_ref()))))
 }
 
 /// An input error inside a study error is the user's to mend, and is reported as such.

@@ -60,7 +60,7 @@ pub struct SweepReport {
 pub fn run(args: &SweepArgs, global: &Global) -> anyhow::Result<Outcome> {
     let plan = args.scenario.plan()?;
     // A fit that cannot be read is the scenario's fault, not that of one configuration.
-    plan.machine()?;
+    plan.machines()?;
     output::prepare(&args.output_dir, args.overwrite)?;
     let configurations = sweep(&plan, None, &args.output_dir, global)?;
     let plots = sweep_plots(&plan, &configurations);
@@ -83,7 +83,7 @@ pub fn run(args: &SweepArgs, global: &Global) -> anyhow::Result<Outcome> {
 pub fn run_capacity(args: &CapacityArgs, global: &Global) -> anyhow::Result<Outcome> {
     let plan = args.scenario.plan()?;
     // A fit that cannot be read is the scenario's fault, not that of one configuration.
-    plan.machine()?;
+    plan.machines()?;
     if plan.capacity_rates().is_none() {
         return Err(InputError::new(plan.origin(), "asks for no capacity search")
             .at("sweep.search.capacity")

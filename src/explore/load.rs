@@ -26,7 +26,8 @@ pub struct RunOutcome {
     pub itl_p99_s: Option<f64>,
     /// The backlog grew through the run.
     pub saturated: bool,
-    /// The engine of some replica came to a livelock (rule N14), which another run may meet at a lower load too.
+    /// The engine of some replica came to a livelock (rule N14), or requests of a cluster wait for groups that never
+    /// come; another run may meet either at a lower load too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub livelocked: bool,
     /// Steps whose batch lay outside the hull of the fitted ones, as a share; null without a fit.
@@ -57,7 +58,7 @@ impl LoadPoint {
         })
     }
 
-    /// Some seed came to a livelock.
+    /// Some seed came to a livelock or left requests stranded.
     pub fn livelocked(&self) -> bool {
         self.runs.iter().any(|r| r.livelocked)
     }

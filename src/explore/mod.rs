@@ -6,7 +6,9 @@ pub mod knee;
 mod limits;
 pub mod load;
 pub mod published;
+mod stranded;
 pub mod study;
 pub mod sweep;
+mod watched;
 
 pub use limits::limits_of;

@@ -1,23 +1,24 @@
 //! One configuration at any load: simulate, summarise, and search for its capacity.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use rayon::prelude::*;
 
 use super::capacity::{Capacity, Requirement, Search, find_capacity};
 use super::limits::limits_of;
 use super::load::{LoadPoint, RunOutcome};
+pub use super::stranded::is_stranded;
+use super::stranded::tell_stranded;
+use super::watched::{Watched, share_outside, step_times};
 use crate::input::InputError;
 use crate::metric::saturation::ArrivalSpan;
 use crate::metric::streamed::StreamedSummary;
 use crate::metric::summary::Boundary;
 use crate::metric::{Diagnosis, Slo, Summary, SummaryOptions, Verdict, Window};
-use crate::record::RunRecord;
+use crate::record::{ClusterRecord, RunRecord};
 use crate::scenario::{Machine, Plan, SloTargets};
 use crate::sim::{self, FrontEnd, LoadModel, Pace, SimError, StreamError, WorldConfig};
 use crate::steptime::hull::HullBounds;
-use crate::steptime::{BatchShape, StepTime};
-use crate::units::SimDuration;
 
 /// Why a configuration cannot be studied.
 #[derive(Debug, thiserror::Error)]
@@ -45,11 +46,20 @@ const PRECISION: f64 = 0.02;
 const NOT_DIAGNOSED: &str =
     "no diagnosis: it needs the gauges of every step beside the requests that wait, which were not kept";
 
+/// What the token rates of a cluster's run are that is summarised while it goes on: a recorder hears of tokens when an
+/// engine makes them, before anybody knows whose they become.
+const ALL_TOKENS: &str = "output and total token rates count each token that an engine made, those of prefill groups and of \
+                          attempts that were given up among them, which no client saw; a full record leaves them out";
+/// Why a cluster's run gets no verdict.
+const CLUSTER_NOT_DIAGNOSED: &str = "no diagnosis: what held a run back is told of replicas apart, not of a cluster's groups, queues and links";
+
 /// One simulated run and what belongs to it.
 #[derive(Debug)]
 pub struct StudyRun {
     /// Raw events.
     pub record: RunRecord,
+    /// What happened in the cluster, if the plan is one.
+    pub cluster: Option<ClusterRecord>,
     /// Its figures.
     pub summary: Summary,
     /// Share of the steps whose batch lies outside what the step times were fitted to; `None` without a fit.
@@ -72,6 +82,8 @@ impl StudyRun {
 pub struct SummaryRun {
     /// Its figures.
     pub summary: Summary,
+    /// What happened in the cluster, if the plan is one.
+    pub cluster: Option<ClusterRecord>,
     /// Replicas.
     pub replicas: usize,
     /// Steps of all replicas, those outside of the measured window too.
@@ -84,48 +96,10 @@ pub struct SummaryRun {
 #[derive(Debug)]
 pub struct Study {
     plan: Plan,
-    machine: Machine,
-    bounds: Option<HullBounds>,
+    /// One a pool; one where replicas are run apart.
+    machines: Vec<Machine>,
+    bounds: Vec<Option<HullBounds>>,
     pace: Pace,
-}
-
-/// Passes durations on and counts the steps that are taken outside the hull.
-#[derive(Debug)]
-struct Watched<'a> {
-    inner: &'a dyn StepTime,
-    bounds: Option<HullBounds>,
-    steps: AtomicU64,
-    outside: AtomicU64,
-}
-
-impl StepTime for Watched<'_> {
-    fn duration(&self, batch: &BatchShape) -> SimDuration {
-        self.inner.duration(batch)
-    }
-
-    fn durations(&self, batch: &BatchShape, out: &mut [SimDuration]) {
-        self.inner.durations(batch, out);
-    }
-
-    fn needs_decode_rows(&self) -> bool {
-        self.inner.needs_decode_rows()
-    }
-
-    fn observe(&self, batch: &BatchShape, steps: u32) {
-        if let Some(bounds) = &self.bounds {
-            self.steps.fetch_add(u64::from(steps), Ordering::Relaxed);
-            let outside = bounds.outside(batch, steps);
-            self.outside.fetch_add(u64::from(outside), Ordering::Relaxed);
-        }
-        self.inner.observe(batch, steps);
-    }
-}
-
-impl Watched<'_> {
-    fn share_outside(self) -> Option<f64> {
-        let (steps, outside) = (self.steps.into_inner(), self.outside.into_inner());
-        (steps > 0).then(|| outside as f64 / steps as f64)
-    }
 }
 
 /// Refuses a run of which nothing was measured.
@@ -176,17 +150,22 @@ impl Study {
     /// # Errors
     /// [`InputError`] when its fit cannot be read.
     pub fn of(plan: Plan) -> Result<Self, InputError> {
-        let machine = plan.machine()?;
-        Ok(Self::on(machine, plan))
+        let machines = plan.machines()?;
+        Ok(Self::on_all(machines, plan))
     }
 
-    /// The plan on a machine that is already known, whatever the plan names.
+    /// The plan on a machine that is already known, whatever the plan names; in a cluster it is that of every pool.
     pub fn on(machine: Machine, plan: Plan) -> Self {
-        let bounds = machine.hull.as_ref().map(|h| h.bounds());
+        let pools = plan.cluster().map_or(1, |c| c.served_by().len());
+        Self::on_all(vec![machine; pools], plan)
+    }
+
+    fn on_all(machines: Vec<Machine>, plan: Plan) -> Self {
+        let bounds = machines.iter().map(|m| m.hull.as_ref().map(|h| h.bounds()));
         Self {
+            bounds: bounds.collect(),
+            machines,
             plan,
-            machine,
-            bounds,
             pace: Pace::default(),
         }
     }
@@ -205,7 +184,7 @@ impl Study {
 
     /// What of the deployment the step times were not fitted to.
     pub fn carried_over(&self) -> &[String] {
-        &self.machine.carried_over
+        &self.machine().carried_over
     }
 
     /// Runs one replication of the plan at its own load.
@@ -219,14 +198,28 @@ impl Study {
     fn run_plan(&self, plan: &Plan, replication: u64) -> Result<StudyRun, StudyError> {
         let trace = plan.trace(replication)?;
         let watched = self.watched();
-        let record = sim::run_at(self.pace, &self.world(plan), &watched, &trace)?;
+        let (record, mut cluster) = match plan.fleet(replication, &self.machines)? {
+            None => (
+                sim::run_at(self.pace, &self.world(plan), &watched[0], &trace)?,
+                None,
+            ),
+            Some(fleet) => {
+                let (record, cluster) = sim::fleet::run(self.pace, &fleet, &step_times(&watched), &trace)?;
+                (record, Some(cluster))
+            }
+        };
         let options = self.summary_options(plan);
         let mut summary = Summary::of(&record, &options);
-        summary.diagnosis = Some(Diagnosis::of_run(
-            &record,
-            &options.window,
-            &limits_of(plan, &record),
-        ));
+        if let Some(cluster) = &mut cluster {
+            tell_stranded(plan, cluster, &mut summary);
+            summary.notes.push(CLUSTER_NOT_DIAGNOSED.into());
+        } else {
+            summary.diagnosis = Some(Diagnosis::of_run(
+                &record,
+                &options.window,
+                &limits_of(plan, &record),
+            ));
+        }
         if let (Some(diagnosis), false) = (&mut summary.diagnosis, summary.livelocks.is_empty()) {
             diagnosis.verdict = Verdict::Kv;
             diagnosis.because = LIVELOCK.into();
@@ -234,8 +227,9 @@ impl Study {
         measures_something(plan, &summary)?;
         Ok(StudyRun {
             record,
+            cluster,
             summary,
-            extrapolated_share: watched.share_outside(),
+            extrapolated_share: share_outside(watched),
         })
     }
 
@@ -262,6 +256,7 @@ impl Study {
                 replicas: run.record.replicas.len(),
                 steps: run.steps(),
                 summary: run.summary,
+                cluster: run.cluster,
                 extrapolated_share: run.extrapolated_share,
             });
         }
@@ -276,10 +271,27 @@ impl Study {
             }
         });
         let listener = || StreamedSummary::new(&options, span, &world.front_end);
-        let told = sim::run_streamed(&world, &watched, requests, listener).map_err(|e| match e {
+        let failed = |e: StreamError<InputError>| match e {
             StreamError::Sim(e) => StudyError::Sim(e),
             StreamError::Requests(e) => StudyError::Input(e),
-        })?;
+        };
+        if let Some(fleet) = plan.fleet(replication, &self.machines)? {
+            let told = sim::fleet::run_streamed(&fleet, &step_times(&watched), requests, listener())
+                .map_err(failed)?;
+            let mut summary = told.recorder.finish(told.end, &told.replicas);
+            let mut cluster = told.cluster;
+            tell_stranded(plan, &mut cluster, &mut summary);
+            summary.notes.push(ALL_TOKENS.into());
+            measures_something(plan, &summary)?;
+            return Ok(SummaryRun {
+                summary,
+                cluster: Some(cluster),
+                replicas: told.replicas.len(),
+                steps: told.steps,
+                extrapolated_share: share_outside(watched),
+            });
+        }
+        let told = sim::run_streamed(&world, &watched[0], requests, listener).map_err(failed)?;
         let mut listeners = told.recorders.into_iter();
         let mut all = listeners.next().unwrap_or_else(listener);
         listeners.for_each(|other| all.merge(other));
@@ -288,9 +300,10 @@ impl Study {
         measures_something(plan, &summary)?;
         Ok(SummaryRun {
             summary,
+            cluster: None,
             replicas: told.replicas.len(),
             steps: told.steps,
-            extrapolated_share: watched.share_outside(),
+            extrapolated_share: share_outside(watched),
         })
     }
 
@@ -304,26 +317,35 @@ impl Study {
             .collect()
     }
 
-    fn watched(&self) -> Watched<'_> {
-        Watched {
-            inner: self.machine.step_time.as_ref(),
-            bounds: self.bounds,
-            steps: AtomicU64::new(0),
-            outside: AtomicU64::new(0),
-        }
+    /// The step times of each pool.
+    fn watched(&self) -> Vec<Watched<'_>> {
+        let pools = self.machines.iter().zip(&self.bounds);
+        pools
+            .map(|(machine, bounds)| Watched {
+                inner: machine.step_time.as_ref(),
+                bounds: *bounds,
+                steps: AtomicU64::new(0),
+                outside: AtomicU64::new(0),
+            })
+            .collect()
+    }
+
+    /// The machine that answers where replicas are run apart; of a cluster's, the first pool's.
+    fn machine(&self) -> &Machine {
+        &self.machines[0]
     }
 
     fn world(&self, plan: &Plan) -> WorldConfig {
         WorldConfig {
-            front_end: self.machine.front_end,
-            ..plan.world(self.machine.host)
+            front_end: self.machine().front_end,
+            ..plan.world(self.machine().host)
         }
     }
 
     fn summary_options(&self, plan: &Plan) -> SummaryOptions {
         let mut options = summary_options(plan);
-        let load = plan.world(self.machine.host).load;
-        if self.machine.front_end != FrontEnd::default() || load.clients_see_for_themselves() {
+        let load = plan.world(self.machine().host).load;
+        if self.machine().front_end != FrontEnd::default() || load.clients_see_for_themselves() {
             // Times are then those that clients see.
             options.boundary = Boundary::Serving;
         }
@@ -467,38 +489,7 @@ pub fn outcome(run: &SummaryRun) -> RunOutcome {
         e2e_mean_s: s.latency.e2e.mean,
         itl_p99_s: s.latency.itl.p99,
         saturated: s.saturated.unwrap_or(false),
-        livelocked: !s.livelocks.is_empty(),
+        livelocked: !s.livelocks.is_empty() || is_stranded(run.cluster.as_ref()),
         extrapolated_share: run.extrapolated_share,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::steptime::{Hull, LinearStepTime};
-
-    #[test]
-    fn steps_are_counted_when_they_are_taken() {
-        let inner = LinearStepTime {
-            step_ps: 1_000_000,
-            ..LinearStepTime::default()
-        };
-        let mut seen = [BatchShape::default(), BatchShape::default()];
-        seen[0].add_decodes(2, 20);
-        seen[1].add_decodes(2, 100);
-        let watched = Watched {
-            inner: &inner,
-            bounds: Some(Hull::of(&seen).bounds()),
-            steps: AtomicU64::new(0),
-            outside: AtomicU64::new(0),
-        };
-        let mut batch = BatchShape::default();
-        batch.add_decodes(2, 90);
-        watched.durations(&batch, &mut [SimDuration::ZERO; 40]);
-        watched.duration(&batch);
-        watched.observe(&batch, 10);
-        // 90, 92, ..., 108 positions: the last four exceed 100.
-        assert_eq!(watched.steps.into_inner(), 10);
-        assert_eq!(watched.outside.into_inner(), 4);
     }
 }

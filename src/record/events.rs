@@ -1,7 +1,7 @@
 //! What happened in a run: raw events from which every metric is derived, simulated or imported alike.
 
-use crate::engine::{FinishReason, Livelock};
 use super::full::Busy;
+use crate::engine::{FinishReason, Livelock};
 use crate::units::SimTime;
 
 /// How an offered request ended. Each has exactly one terminal state.

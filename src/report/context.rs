@@ -45,10 +45,7 @@ pub fn context(plan: &Plan) -> Vec<(String, String)> {
                 e.block_size
             ),
         ),
-        (
-            "replicas",
-            format!("{} behind a round-robin router", world.replicas),
-        ),
+        ("replicas", replicas_text(plan, world.replicas)),
         ("step time", step_time),
         ("load", load_text(plan)),
         ("SLO", slo_text(plan)),
@@ -97,6 +94,31 @@ pub fn context(plan: &Plan) -> Vec<(String, String)> {
     rows
 }
 
+/// How many replicas, or which pools, behind which router.
+fn replicas_text(plan: &Plan, replicas: u32) -> String {
+    let Some(cluster) = plan.cluster() else {
+        return format!("{replicas} behind a round-robin router");
+    };
+    let pools = cluster.config().pools.iter().zip(cluster.served_by());
+    let pools: Vec<String> = pools
+        .map(|(pool, served)| {
+            let groups = counted(u64::from(pool.groups), "group");
+            let devices = counted(u64::from(served.devices), "device");
+            format!(
+                "pool {} ({}): {groups} of {devices}",
+                pool.name,
+                format!("{:?}", pool.role).to_lowercase()
+            )
+        })
+        .collect();
+    let policy = serde_json::to_value(plan.scenario.cluster.router.policy).unwrap_or_default();
+    format!(
+        "{}; {} router",
+        pools.join(", "),
+        policy.as_str().unwrap_or("round-robin")
+    )
+}
+
 fn deployment_text(d: &Deployment) -> String {
     let experts = if d.model.moe.is_some() && d.expert_dtype != d.dtype {
         format!(" (experts {})", d.expert_dtype)
@@ -124,10 +146,11 @@ fn memory_text(ledger: &MemoryLedger) -> String {
 /// Which engine, of which release.
 fn engine_text(plan: &Plan) -> String {
     let e = &plan.scenario.system.engine;
-    let version = e.version.as_deref().unwrap_or("of unknown release");
+    let base = plan.world(HostTimes::default()).engine.behaviour.version;
+    // Pools with systems of their own leave the shared one as it was written.
+    let version = e.version.as_deref().unwrap_or(base);
     match e.kind {
         Some(EngineKind::Neuron) => {
-            let base = plan.world(HostTimes::default()).engine.behaviour.version;
             format!("AWS Neuron plugin {version} on vLLM (rules of {base})")
         }
         Some(EngineKind::Vllm) | None => format!("vLLM {version}"),

@@ -47,7 +47,7 @@ pub fn parallel(
             return Err(blame.error(
                 path,
                 format!("found {ranks}, which is not modelled yet"),
-                "allowed: 1; replicas are given under cluster.pools",
+                "allowed: 1; replicas are given under cluster.pools, data-parallel ranks of a group as cluster.pools.*.dp",
             ));
         }
     }

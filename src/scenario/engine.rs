@@ -98,6 +98,7 @@ pub fn resolve(
         );
     }
     let mut config = config(&system.engine, behaviour);
+    config.pipeline_parallel_size = system.parallel.pp.unwrap_or(1).max(1);
     if let Some(deployment) = &deployment {
         config.num_gpu_blocks = deployment::scheduled_blocks(deployment, &system.engine, &config);
     }

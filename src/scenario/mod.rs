@@ -1,10 +1,11 @@
 //! What the user wrote, resolved into a plan: every value known, checked, and with its source.
 //!
 //! `schema` is the file as written; `overrides` puts `--set` values into it; `engine`, `load`, `work`, `synthetic`
-//! and `resolve` fill and check its sections; `plan` holds the outcome, `requests` draws from it.
+//! `cluster` and `resolve` fill and check its sections; `plan` holds the outcome, `requests` draws from it.
 
 mod check;
 mod client;
+pub mod cluster;
 mod deployment;
 mod engine;
 mod load;

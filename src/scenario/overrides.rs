@@ -84,13 +84,61 @@ impl Override {
         Ok(node)
     }
 
+    /// The same with numbers in place of names of list entries (`cluster.pools.prefill.groups`), as `root` has them.
+    ///
+    /// # Errors
+    /// [`InputError`] when no entry is called so.
+    pub fn numbered(&self, root: &Value) -> Result<Self, InputError> {
+        let mut numbered = self.clone();
+        let mut node = Some(root);
+        for segment in &mut numbered.path {
+            if let Some(items) = node.and_then(Value::as_array)
+                && segment.parse::<usize>().is_err()
+            {
+                *segment = self.place_of(segment, items)?.to_string();
+            }
+            node = node.and_then(|n| match n {
+                Value::Array(items) => items.get(segment.parse::<usize>().ok()?),
+                other => other.get(segment.as_str()),
+            });
+        }
+        Ok(numbered)
+    }
+
+    /// The place of the entry called so; a pool without a name is called as its role.
+    fn place_of(&self, name: &str, items: &[Value]) -> Result<usize, InputError> {
+        let called = |item: &Value| {
+            let key = if item.get("name").is_some() {
+                "name"
+            } else {
+                "role"
+            };
+            item.get(key)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let names: Vec<String> = items.iter().map(called).collect();
+        names.iter().position(|n| n == name).ok_or_else(|| {
+            let known = names.iter().map(String::as_str).filter(|n| !n.is_empty());
+            InputError::new(&self.origin, format!("there is no entry '{name}' in the list"))
+                .allowed(format!(
+                    "the list has {} entries, counted from 0{}",
+                    items.len(),
+                    known.clone().fold(String::new(), |all, n| all + ", " + n)
+                ))
+                .nearest_of(name, known)
+        })
+    }
+
     /// Puts the value into `root`.
     ///
     /// # Errors
     /// [`InputError`] when the path does not exist in the schema, or an index is beyond the list.
     pub fn apply(&self, root: &mut Value) -> Result<(), InputError> {
         self.check_path()?;
-        let Some((last, parents)) = self.path.split_last() else {
+        let numbered = self.numbered(root)?;
+        let Some((last, parents)) = numbered.path.split_last() else {
             return Err(InputError::new(&self.origin, "the path is empty"));
         };
         let mut schema = resolve_ref(&SCHEMA);
@@ -177,8 +225,16 @@ fn child(node: &'static Value, segment: &str) -> Option<&'static Value> {
     if let Some((_, found)) = variants(node).find(|(name, _)| *name == segment) {
         return Some(resolve_ref(found));
     }
-    let items = node.get("items")?;
-    segment.parse::<usize>().ok().map(|_| resolve_ref(items))
+    // Keys of a map are the user's own.
+    if let Some(values) = node.get("additionalProperties").filter(|v| v.is_object())
+        && !segment.is_empty()
+    {
+        return Some(resolve_ref(values));
+    }
+    let items = resolve_ref(node.get("items")?);
+    let named = items.get("properties").is_some_and(|p| p.get("name").is_some());
+    let is_place = segment.parse::<usize>().is_ok() || (named && !segment.is_empty());
+    is_place.then_some(items)
 }
 
 fn child_names(node: &'static Value) -> Vec<&'static str> {
@@ -275,7 +331,7 @@ mod tests {
             ("sytem.engine.max_num_seqs=4", Some("system")),
             ("system.engine.max_num_seqs.x=4", None),
             ("workload.synthetic.lengths.fixd.input=4", Some("fixed")),
-            ("cluster.pools.first.groups=4", None),
+            ("cluster.pools.first.group=4", Some("groups")),
             ("", None),
             ("=4", None),
             ("load.arrival.rate=", None),

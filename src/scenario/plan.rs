@@ -3,20 +3,21 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use super::check::Blame;
-use super::engine::{self, ResolvedEngine};
+use super::cluster::{self, ClusterPlan};
+use super::engine::ResolvedEngine;
 use super::load;
-use super::machine::{self, Fits, Machine};
+use super::machine::{self, Machine};
 use super::overrides::Override;
 use super::provenance::{Provenance, Source, leaves};
-use super::quantity::{Cost, Finite};
+use super::quantity::Finite;
 use super::requests::{self, PlanRequests};
 use super::resolve::{self, Axis, Measurement, SloTargets};
-use super::schema::{Scenario, StepTimeCosts};
+use super::schema::Scenario;
 use super::work::{self, Files, WorkSource};
-use crate::engine::vllm::VllmConfig;
 use crate::input::{self, InputError};
 use crate::kv::sizing::MemoryLedger;
 use crate::sim::{FrontEnd, HostTimes, LoadModel, WorldConfig};
@@ -25,7 +26,13 @@ use crate::workload::synth::ArrivalSpan;
 use crate::workload::trace::Trace;
 use crate::yaml;
 
+mod fleet;
 mod limitations;
+mod served;
+mod step_time;
+
+use served::Served;
+pub(super) use step_time::step_time_source;
 
 /// Where step times come from.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,6 +57,7 @@ pub struct Plan {
     work: WorkSource,
     engine: Arc<ResolvedEngine>,
     replicas: u32,
+    cluster: Option<Arc<ClusterPlan>>,
     load: LoadModel,
     axes: Arc<[Axis]>,
     /// The scenario with every value filled in.
@@ -170,10 +178,13 @@ impl Plan {
         mut files: Files,
     ) -> Result<Self, InputError> {
         let mut set = (*explicit).clone();
+        let mut placed = Vec::new();
         for o in &overrides {
+            let o = o.numbered(&set)?;
             o.apply(&mut set)?;
+            placed.push(o);
         }
-        let mut provenance = Provenance::new(&overrides);
+        let mut provenance = Provenance::new(&placed);
         let mut scenario = typed(set.clone(), origin).map_err(|e| blame_override(e, &provenance))?;
         resolve::check_head(
             &scenario,
@@ -182,8 +193,11 @@ impl Plan {
                 provenance: &provenance,
             },
         )?;
-        let engine = engine::resolve(&mut scenario, &mut provenance, origin, base)?;
-        let replicas = resolve::cluster(&mut scenario, &mut provenance, origin)?;
+        let served = if cluster::is_cluster(&scenario) {
+            Served::cluster(&mut scenario, &mut provenance, (origin, base), files.fits())?
+        } else {
+            Served::replicas(&mut scenario, &mut provenance, (origin, base))?
+        };
         let load = load::resolve_load(&mut scenario, &mut provenance, origin)?;
         let slo = resolve::slo(&mut scenario, &mut provenance, origin)?;
         let measure = resolve::measure(&mut scenario, &mut provenance, origin)?;
@@ -195,7 +209,14 @@ impl Plan {
         take_axes(&mut set);
         let axes = resolve::sweep(&scenario, &set, &blame)?.into();
         let fits = files.fits();
-        let step_time_source = step_time_source(&scenario, engine.deployment.as_ref(), (base, fits), &blame)?;
+        let step_time_source = match &served.pools {
+            Some(pools) => pools.answering().step_time_source.clone(),
+            None => step_time_source(&scenario, served.engine.deployment.as_ref(), (base, fits), &blame)?,
+        };
+        let cluster = served.pools.map(|pools| {
+            let filled = (&mut provenance, origin);
+            cluster::resolve(&mut scenario, pools, (load, &measure), filled).map(Arc::new)
+        });
         Ok(Self {
             origin: origin.to_owned(),
             base: base.to_owned(),
@@ -205,8 +226,9 @@ impl Plan {
             provenance,
             files,
             work,
-            engine: Arc::new(engine),
-            replicas,
+            engine: Arc::new(served.engine),
+            replicas: served.replicas,
+            cluster: cluster.transpose()?,
             load,
             axes,
             scenario,
@@ -266,10 +288,6 @@ impl Plan {
         &self.work
     }
 
-    pub(super) fn engine_config(&self) -> &VllmConfig {
-        &self.engine.config
-    }
-
     pub(super) fn load_model(&self) -> LoadModel {
         self.load
     }
@@ -279,7 +297,15 @@ impl Plan {
     /// # Errors
     /// [`InputError`] when the fit cannot be read.
     pub fn machine(&self) -> Result<Machine, InputError> {
-        match &self.step_time_source {
+        self.machine_of(&self.step_time_source, self.deployment())
+    }
+
+    fn machine_of(
+        &self,
+        source: &StepTimeSource,
+        deployment: Option<&Deployment>,
+    ) -> Result<Machine, InputError> {
+        match source {
             StepTimeSource::Linear(model) => Ok(Machine {
                 step_time: Arc::new(*model),
                 host: HostTimes::default(),
@@ -290,7 +316,7 @@ impl Plan {
             }),
             StepTimeSource::Fit(path) => {
                 self.require_fit()?;
-                machine::load(self.files.fits(), path, self.deployment())
+                machine::load(self.files.fits(), path, deployment)
             }
         }
     }
@@ -377,7 +403,12 @@ pub(super) fn typed(tree: Value, origin: &str) -> Result<Scenario, InputError> {
 
 /// The tree of what is given, without the absent values.
 fn tree(scenario: &Scenario, origin: &str) -> Result<Value, InputError> {
-    let mut value = serde_json::to_value(scenario).map_err(|e| InputError::new(origin, e.to_string()))?;
+    tree_of(scenario, origin)
+}
+
+/// A part of a scenario as a tree, without the absent values.
+pub(super) fn tree_of(part: &impl Serialize, origin: &str) -> Result<Value, InputError> {
+    let mut value = serde_json::to_value(part).map_err(|e| InputError::new(origin, e.to_string()))?;
     prune(&mut value);
     Ok(value)
 }
@@ -389,9 +420,13 @@ fn take_axes(tree: &mut Value) {
 }
 
 fn prune(value: &mut Value) {
-    if let Value::Object(map) = value {
-        map.retain(|_, v| !v.is_null());
-        map.values_mut().for_each(prune);
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, v| !v.is_null());
+            map.values_mut().for_each(prune);
+        }
+        Value::Array(items) => items.iter_mut().for_each(prune),
+        _ => {}
     }
 }
 
@@ -402,58 +437,4 @@ fn blame_override(mut error: InputError, provenance: &Provenance) -> InputError 
         error.origin = origin.to_owned();
     }
     error
-}
-
-fn step_time_source(
-    scenario: &Scenario,
-    deployment: Option<&Deployment>,
-    (base, fits): (&Path, &Fits),
-    blame: &Blame<'_>,
-) -> Result<StepTimeSource, InputError> {
-    const PATH: &str = "system.step_time";
-    match (&scenario.system.fit, &scenario.system.step_time) {
-        (Some(_), Some(_)) => Err(blame.error(
-            PATH,
-            "both system.fit and system.step_time are given",
-            "keep one of the two",
-        )),
-        (None, None) => Err(blame.error(
-            PATH,
-            "there is no step-time model",
-            "name a fit under system.fit (auto: the nearest shipped one), or state costs under system.step_time",
-        )),
-        (Some(fit), None) if fit == machine::AUTO => match deployment {
-            Some(deployment) => Ok(StepTimeSource::Fit(machine::nearest_of(fits, deployment, base)?)),
-            None => Err(blame.error(
-                "system.fit",
-                "auto looks for the fit of a model on an accelerator, but one of them is not named",
-                "name both under system",
-            )),
-        },
-        (Some(fit), None) => Ok(StepTimeSource::Fit(machine::locate(fit, base))),
-        (None, Some(costs)) => {
-            let model = linear(costs);
-            if model == LinearStepTime::default() {
-                return Err(blame.error(
-                    PATH,
-                    "all costs are 0: time would stand still",
-                    "give a cost above 0",
-                ));
-            }
-            Ok(StepTimeSource::Linear(model))
-        }
-    }
-}
-
-fn linear(costs: &StepTimeCosts) -> LinearStepTime {
-    let ps = |cost: Option<Cost>| cost.map_or(0, |c| c.picos);
-    LinearStepTime {
-        step_ps: costs.step.picos,
-        any_prefill_ps: ps(costs.any_prefill),
-        prefill_row_ps: ps(costs.prefill_row),
-        prefill_token_ps: ps(costs.prefill_token),
-        prefill_context_token_ps: ps(costs.prefill_context_token),
-        decode_row_ps: ps(costs.decode_row),
-        decode_context_token_ps: ps(costs.decode_context_token),
-    }
 }

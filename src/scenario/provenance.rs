@@ -62,6 +62,34 @@ impl Provenance {
         .clone()
     }
 
+    /// Notes where the value at `path` came from.
+    pub fn note(&mut self, path: &str, source: Source) {
+        self.filled.insert(path.to_owned(), source);
+    }
+
+    /// The overrides that a pool's own system knows of: those of `system`, then those of the pool, by the paths that
+    /// they have in a system of its own.
+    #[must_use]
+    pub fn of_pool(&self, prefix: &str) -> Self {
+        let own = format!("{prefix}.system");
+        let shared = self.set.iter().filter(|(path, _)| path.starts_with("system"));
+        let of_pool = self.set.iter().filter_map(|(path, origin)| {
+            let inner = path.strip_prefix(&own)?;
+            Some((format!("system{inner}"), origin.clone()))
+        });
+        Self {
+            filled: BTreeMap::new(),
+            set: shared.cloned().chain(of_pool).collect(),
+        }
+    }
+
+    /// Takes over what was filled in a pool's own system.
+    pub fn adopt(&mut self, inner: Self, prefix: &str) {
+        let filled = inner.filled.into_iter();
+        self.filled
+            .extend(filled.map(|(path, source)| (format!("{prefix}.{path}"), source)));
+    }
+
     /// Where the value at `path` came from.
     pub fn of(&self, path: &str) -> Source {
         // A filled value may be a tree; its leaves share its source.

@@ -27,6 +27,20 @@ const BYTE_UNITS: [(&str, u128); 7] = [
     ("GB", 1_000_000_000),
 ];
 
+/// In bits a second, so that both bits and bytes are whole.
+const RATE_UNITS: [(&str, u128); 10] = [
+    ("B/s", 8),
+    ("KiB/s", 8 << 10),
+    ("MiB/s", 8 << 20),
+    ("GiB/s", 8 << 30),
+    ("kB/s", 8_000),
+    ("MB/s", 8_000_000),
+    ("GB/s", 8_000_000_000),
+    ("Mbit/s", 1_000_000),
+    ("Gbit/s", 1_000_000_000),
+    ("Tbit/s", 1_000_000_000_000),
+];
+
 /// A duration: `2s`, `80ms`, `1.5us`, `5min`. A bare number is refused, because its unit would be a guess.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Span(pub SimDuration);
@@ -43,6 +57,13 @@ pub struct Cost {
 pub struct Size {
     /// Bytes.
     pub bytes: u64,
+}
+
+/// A bandwidth: `50GB/s`, `400Gbit/s`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Bandwidth {
+    /// Bytes a second.
+    pub bytes_per_s: u64,
 }
 
 /// A number that is neither NaN nor infinite.
@@ -133,6 +154,29 @@ impl Size {
     }
 }
 
+impl Bandwidth {
+    /// Reads `50GB/s`, `400Gbit/s` and the like.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong and which units there are.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let bits = parse_exact(text, &RATE_UNITS)?;
+        if !bits.is_multiple_of(8) {
+            return Err(format!("'{text}' is no whole number of bytes a second"));
+        }
+        u64::try_from(bits / 8)
+            .map(|bytes_per_s| Self { bytes_per_s })
+            .map_err(|_| format!("'{text}' is too large"))
+    }
+}
+
+impl fmt::Display for Bandwidth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Bits are read, not written, so that two ways to say it print alike.
+        f.write_str(&format_exact(u128::from(self.bytes_per_s) * 8, &RATE_UNITS[..7]))
+    }
+}
+
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&format_exact(u128::from(self.0.as_nanos()) * 1000, &TIME_UNITS))
@@ -215,6 +259,12 @@ text_quantity!(
     "45us",
     r"^[0-9]+(\.[0-9]+)? *(ns|us|ms|s|min|h)$",
     "A duration with its unit; fractions of a nanosecond down to 0.001ns are kept."
+);
+text_quantity!(
+    Bandwidth,
+    "50GB/s",
+    r"^[0-9]+(\.[0-9]+)? *(B|kB|MB|GB|KiB|MiB|GiB|Mbit|Gbit|Tbit)/s$",
+    "A bandwidth with its unit: 50GB/s, 400Gbit/s."
 );
 text_quantity!(
     Size,

@@ -187,7 +187,17 @@ fn stretched_time(time: SimTime, factor: f64, plan: &Plan) -> Result<SimTime, In
 
 /// Refuses a request that could never be served; it is named by its number, counted from 0 as request ids are.
 fn check_request(plan: &Plan, id: u32, request: &TraceRequest) -> Result<(), InputError> {
-    let Some(refusal) = plan.engine_config().refusal(request) else {
+    let refusals = plan.engines().find_map(|(engine, prompt_alone)| {
+        if !prompt_alone {
+            return engine.refusal(request);
+        }
+        // A prefill group makes one token, which is thrown away (rule D2).
+        engine.refusal(&TraceRequest {
+            max_output_tokens: 1,
+            ..request.clone()
+        })
+    });
+    let Some(refusal) = refusals else {
         return Ok(());
     };
     let mend = match refusal {

@@ -5,10 +5,11 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::check::Blame;
+use super::cluster::plain_pool;
 use super::overrides::Override;
 use super::provenance::{Provenance, Source};
 use super::quantity::{Finite, Span};
-use super::schema::{LoadKind, Pool, Role, RouterPolicy, Scenario};
+use super::schema::{LoadKind, RouterPolicy, Scenario};
 use crate::input::InputError;
 use crate::units::{SimDuration, SimTime};
 
@@ -57,7 +58,7 @@ pub struct Axis {
     pub values: Vec<Value>,
 }
 
-/// The format version and what is not modelled yet.
+/// The format version.
 ///
 /// # Errors
 /// [`InputError`].
@@ -69,17 +70,10 @@ pub fn check_head(scenario: &Scenario, blame: &Blame<'_>) -> Result<(), InputErr
             "allowed: 1",
         ));
     }
-    if !scenario.faults.is_empty() {
-        return Err(blame.error(
-            "faults",
-            "failures are not modelled yet",
-            "allowed: an empty list",
-        ));
-    }
     Ok(())
 }
 
-/// Fills `cluster`; the number of replicas.
+/// Fills a `cluster` of equal replicas that are run apart from each other; their number.
 ///
 /// # Errors
 /// [`InputError`] for no pool, several, or an empty one.
@@ -90,10 +84,7 @@ pub fn cluster(
 ) -> Result<u32, InputError> {
     const PATH: &str = "cluster.pools";
     let cluster = &mut scenario.cluster;
-    let one = vec![Pool {
-        role: Role::Unified,
-        groups: 1,
-    }];
+    let one = vec![plain_pool(1)];
     let pools = provenance.fill(PATH, &mut cluster.pools, Source::Default, one);
     provenance.fill(
         "cluster.router.policy",
@@ -106,7 +97,7 @@ pub fn cluster(
         return Err(blame.error(
             PATH,
             format!("found {} pools", pools.len()),
-            "one pool is modelled so far",
+            "give one pool of role unified, or one of role prefill and one of role decode",
         ));
     };
     blame.at_least_one("cluster.pools.0.groups", Some(pool.groups))?;
@@ -132,7 +123,7 @@ pub fn cluster(
 /// Bounds the memory of a mistyped number.
 const MAX_REPLICAS: u32 = 100_000;
 /// With prefix caching every KV block of every replica takes 40 bytes of memory.
-const MAX_CACHED_BLOCKS: u64 = 1 << 26;
+pub(super) const MAX_CACHED_BLOCKS: u64 = 1 << 26;
 
 /// Fills and checks `slo`.
 ///
@@ -277,7 +268,8 @@ pub fn sweep(scenario: &Scenario, explicit: &Value, blame: &Blame<'_>) -> Result
         if path.starts_with("sweep") {
             return Err(blame.error(&place, "a sweep cannot vary itself", "name another key"));
         }
-        check_axis(path, values, scenario).map_err(|(found, mend)| blame.error(&place, found, mend))?;
+        check_axis(path, values, (scenario, explicit))
+            .map_err(|(found, mend)| blame.error(&place, found, mend))?;
         for value in values {
             let mut tree = explicit.clone();
             let mut point = Override::new(path, value.clone());
@@ -295,7 +287,11 @@ pub fn sweep(scenario: &Scenario, explicit: &Value, blame: &Blame<'_>) -> Result
 }
 
 /// What an axis must not be: a key without effect, a value twice, a key inside that of another axis.
-fn check_axis(path: &str, values: &[Value], scenario: &Scenario) -> Result<(), (String, &'static str)> {
+fn check_axis(
+    path: &str,
+    values: &[Value],
+    (scenario, explicit): (&Scenario, &Value),
+) -> Result<(), (String, &'static str)> {
     let sets_rate = path.starts_with("load.arrival.rate") || path.starts_with("load.arrival.time_scale");
     if scenario.sweep.search.capacity.is_some() && sets_rate {
         return Err((
@@ -316,7 +312,10 @@ fn check_axis(path: &str, values: &[Value], scenario: &Scenario) -> Result<(), (
             "give each value once",
         ));
     }
-    let normal = |p: &str| p.replace('[', ".").replace(']', "");
+    let normal = |p: &str| {
+        let axis = Override::new(p, Value::Null);
+        axis.numbered(explicit).unwrap_or(axis).dotted()
+    };
     let (this, others) = (
         normal(path),
         scenario.sweep.axes.keys().filter(|other| *other != path),

@@ -61,6 +61,7 @@ pub fn resolve_system(system: System, origin: &str, base: &Path) -> Result<Resol
         },
         slo: Slo::default(),
         faults: Vec::new(),
+        fault_rates: None,
         measure: Measure::default(),
         sweep: Sweep::default(),
         calibration: Calibration::default(),

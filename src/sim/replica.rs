@@ -7,7 +7,7 @@ use super::leap::Leap;
 use super::live::LiveRequests;
 use super::stall::{Stall, StallState};
 use crate::engine::vllm::VllmConfig;
-use crate::engine::{Engine, Gauges, Left, Load, Refusal, RequestId, StepPlan, StepResult};
+use crate::engine::{Engine, Gauges, Left, Leg, Load, Refusal, RequestId, StepPlan, StepResult};
 use crate::record::{Busy, Chunk, LivelockSince, Recorder, ReplicaTotals, Status, StepRun};
 use crate::steptime::StepTime;
 use crate::units::{SimDuration, SimTime};
@@ -334,7 +334,12 @@ impl Replica {
 
     /// When a batch that starts at `start` is done. In a pipeline the next one may start when its first stage is free;
     /// all stages of a batch take the same time, and no batch passes the one before it, done at `before` (rule S68).
-    fn occupy(&mut self, start: SimTime, duration: SimDuration, before: Option<SimTime>) -> (SimTime, SimTime) {
+    fn occupy(
+        &mut self,
+        start: SimTime,
+        duration: SimDuration,
+        before: Option<SimTime>,
+    ) -> (SimTime, SimTime) {
         let mut end = self.finish_work(start, duration);
         if duration == SimDuration::ZERO {
             self.unusable_step = Some("0 ns");
@@ -353,7 +358,11 @@ impl Replica {
 
     /// Takes part in a wave (rule S70): one schedule call, whose step waits for those of the other ranks. Returns how long
     /// it would take; `None` if there is nothing to compute.
-    pub fn prepare<R: Recorder>(&mut self, now: SimTime, around: &mut Surroundings<'_, R>) -> Option<SimDuration> {
+    pub fn prepare<R: Recorder>(
+        &mut self,
+        now: SimTime,
+        around: &mut Surroundings<'_, R>,
+    ) -> Option<SimDuration> {
         self.tell_arrived();
         while let Some(id) = self.inbox.pop_front() {
             self.submit(id, now, around);
@@ -476,7 +485,10 @@ impl Replica {
                 tokens,
                 continues: live.had_tokens_before(step),
             };
-            around.recorder.chunk(&mut live.record, &mut live.kept, chunk);
+            if live.leg != Leg::Prefill {
+                // What a prefill for others samples is thrown away (rule D2).
+                around.recorder.chunk(&mut live.record, &mut live.kept, chunk);
+            }
             if live.record.first_token.is_none() {
                 live.record.first_token = Some(now);
                 around.heard.started.push(id);
@@ -565,7 +577,12 @@ impl Replica {
     }
 
     /// Everything here is lost: what requests got is told, and a new engine takes the place of the old one.
-    pub fn crash<R: Recorder>(&mut self, now: SimTime, engine: Box<dyn Engine>, around: &mut Surroundings<'_, R>) {
+    pub fn crash<R: Recorder>(
+        &mut self,
+        now: SimTime,
+        engine: Box<dyn Engine>,
+        around: &mut Surroundings<'_, R>,
+    ) {
         self.cut_off(around);
         for batch in self.in_flight.drain(..) {
             let spent = now.since(batch.start.min(now));

@@ -44,6 +44,10 @@ pub fn predicted(plan: &Plan, run: &StudyRun) -> Result<Option<Vec<PredictedFigu
     let StepTimeSource::Fit(path) = &plan.step_time_source else {
         return Ok(None);
     };
+    if plan.is_cluster() {
+        // A guise is one machine's; pools may have several.
+        return Ok(None);
+    }
     let guises = match (AnyFit::read(path)?, plan.deployment()) {
         (AnyFit::Linear(fit), _) => Guises::of_linear(&fit, path)?,
         (AnyFit::Roofline(fit), Some(deployment)) => Guises::roofline(&fit, path, deployment, true)?,

@@ -146,11 +146,7 @@ const FILE_CASES: &[(&str, &str, &[&str])] = &[
         "step: 0s",
         &["time would stand still"],
     ),
-    (
-        "measure:",
-        "faults: [{kill: 1}]\nmeasure:",
-        &["faults", "not modelled yet"],
-    ),
+    ("measure:", "faults: [{kill: 1}]\nmeasure:", &["faults", "kill"]),
     (
         "measure:",
         "sweep: {axes: {system.engine.max_num_seq: [4]}}\nmeasure:",
@@ -443,7 +439,7 @@ const SET_CASES: &[(&str, &[&str])] = &[
         &["cluster.pools", "unified"],
     ),
     (
-        "cluster.router.policy=random",
+        "cluster.router.policy=randm",
         &["cluster.router.policy", "round-robin"],
     ),
     ("sytem.model=x", &["'sytem'", "did you mean 'system'"]),

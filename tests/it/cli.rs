@@ -3,6 +3,7 @@
 mod bad_input;
 mod calibrate;
 mod calibrate_kernels;
+mod cluster;
 mod compare;
 mod conform;
 mod explain;

@@ -46,7 +46,11 @@ pub fn roomy(seats: u32) -> VllmConfig {
     }
 }
 
-pub fn run_fleet(config: &FleetConfig, step_time: &dyn StepTime, trace: &Trace) -> (RunRecord, ClusterRecord) {
+pub fn run_fleet(
+    config: &FleetConfig,
+    step_time: &dyn StepTime,
+    trace: &Trace,
+) -> (RunRecord, ClusterRecord) {
     run(Pace::Leap, config, &[step_time], trace).unwrap()
 }
 

@@ -4,6 +4,7 @@ mod bad_input;
 mod captures;
 mod cli;
 mod clients;
+mod cluster;
 mod conform;
 mod diagnosis;
 mod fleet;

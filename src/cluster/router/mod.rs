@@ -146,6 +146,11 @@ impl Router {
         self.wants_cached_tokens
     }
 
+    /// Whether the scraped figures of candidates count: [`Candidate::waiting`], `running` and `kv_usage`.
+    pub fn reads_metrics(&self) -> bool {
+        matches!(self.chooser, Chooser::VllmDp(_) | Chooser::Scored(_))
+    }
+
     /// The index in `candidates` of the one that gets the request; `None` if and only if the list is empty.
     ///
     /// The router takes it that the request is sent there: indexes of prefixes, sessions and local counts are updated

@@ -137,7 +137,11 @@ impl StudyFile {
         }
         if self.scrape_interval < SHORTEST_SCRAPE {
             let found = format!("found {}", self.scrape_interval);
-            return Err(wrong("scrape_interval", &found, &format!("allowed: from {SHORTEST_SCRAPE}")));
+            return Err(wrong(
+                "scrape_interval",
+                &found,
+                &format!("allowed: from {SHORTEST_SCRAPE}"),
+            ));
         }
         self.check_printed()?;
         self.check_hypotheses()?;

@@ -70,7 +70,7 @@ fn ended(request: &RequestRecord, job: &JobRecord, run_end: SimTime) -> SimTime 
         ]
     };
     match request.status {
-        Status::Unfinished => run_end,
+        Status::Unfinished | Status::Unsent => run_end,
         Status::Completed | Status::Surplus => request.last_token.or(job.ended).unwrap_or(run_end),
         Status::Rejected | Status::Failed | Status::TimedOut => {
             let last = known().into_iter().flatten().max().unwrap_or(request.sent);

@@ -1,6 +1,6 @@
 //! What results of a plan must say about their own limits.
 
-use super::{Plan, WorkSource};
+use super::{Plan, StepTimeSource, WorkSource};
 use crate::profile::Facts;
 use crate::workload::synth::{LengthSource, RequestLaw};
 
@@ -32,9 +32,26 @@ impl Plan {
             ));
         }
         out.extend(self.split_limitations());
-        if let Ok(machine) = self.machine() {
-            out.extend(machine.limitations);
+        for machine in self.machines().into_iter().flatten() {
+            let new: Vec<String> = machine
+                .limitations
+                .into_iter()
+                .filter(|l| !out.contains(l))
+                .collect();
+            out.extend(new);
         }
+        let is_fitted = |source: &StepTimeSource| matches!(source, StepTimeSource::Fit(_));
+        if self.is_cluster() && is_fitted(&self.step_time_source) {
+            out.push(
+                "no intervals: how far a fit may be off is carried to runs of one machine, not of pools"
+                    .to_owned(),
+            );
+        }
+        out.extend(
+            self.cluster()
+                .into_iter()
+                .flat_map(|c| c.limitations().iter().cloned()),
+        );
         out.extend(self.livelock_limitation());
         if self.is_replay() && self.engine.config.num_speculative_tokens > 0 {
             out.push("no speculative draft is accepted: a trace file does not say which would be".to_owned());

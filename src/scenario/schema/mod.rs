@@ -1,6 +1,7 @@
 //! The scenario file: what a user may write, as types. Every optional value that is left out is `None` here;
 //! `resolve` fills it.
 
+mod cluster;
 mod system;
 mod workload;
 
@@ -8,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::quantity::{Finite, Span};
+pub use cluster::*;
 pub use system::*;
 pub use workload::*;
 
@@ -32,9 +34,11 @@ pub struct Scenario {
     /// What counts as good.
     #[serde(default)]
     pub slo: Slo,
-    /// Failures during the run. None are supported yet: the list must be empty.
+    /// What goes wrong during the run, and when.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub faults: Vec<serde_json::Value>,
+    pub faults: Vec<FaultEvent>,
+    /// How often parts of the cluster fail: faults drawn by the seed, beside the stated ones.
+    pub fault_rates: Option<FaultRates>,
     /// Seeds, warm-up, window, repeats.
     #[serde(default)]
     pub measure: Measure,
@@ -62,51 +66,6 @@ pub struct Question {
     pub decision: Option<String>,
     /// What is to be made large or small, such as goodput.
     pub objective: Option<String>,
-}
-
-/// Replicas and their router.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Cluster {
-    /// Groups of equal replicas; one pool so far.
-    pub pools: Option<Vec<Pool>>,
-    /// Who gets which request.
-    #[serde(default)]
-    pub router: Router,
-}
-
-/// Equal replicas.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Pool {
-    /// What they do.
-    pub role: Role,
-    /// How many replicas.
-    pub groups: u32,
-}
-
-/// What a pool does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// Prefill and decode.
-    Unified,
-}
-
-/// The router.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Router {
-    /// How it chooses.
-    pub policy: Option<RouterPolicy>,
-}
-
-/// How a router chooses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum RouterPolicy {
-    /// One after the other.
-    RoundRobin,
 }
 
 /// Service-level objective. A target that is left out is not asked for.

@@ -189,7 +189,7 @@ pub struct Parallel {
     pub tp: Option<u32>,
     /// Pipeline stages; they count in memory and step time, not in scheduling.
     pub pp: Option<u32>,
-    /// Data-parallel ranks. Only 1 is modelled; use cluster.pools for replicas.
+    /// Must be 1: replicas are cluster.pools.*.groups, data-parallel ranks of a group cluster.pools.*.dp.
     pub dp: Option<u32>,
     /// Expert-parallel ranks: 1, or as many as tp. They count in memory and step time.
     pub ep: Option<u32>,

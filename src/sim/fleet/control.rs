@@ -86,7 +86,10 @@ impl Control {
     }
 
     pub fn canary_share(&self, is_among: impl Fn(usize) -> bool) -> Option<CanarySplit> {
-        let roll = self.rolls.iter().find(|r| is_among(r.pool) && r.rollout.canary_share().is_some())?;
+        let roll = self
+            .rolls
+            .iter()
+            .find(|r| is_among(r.pool) && r.rollout.canary_share().is_some())?;
         Some(CanarySplit {
             share: roll.rollout.canary_share()?,
             new: 1,
@@ -229,7 +232,11 @@ impl<R: Recorder> Fleet<'_, R> {
         if self.config.pools[pool].role != PoolRole::Prefill {
             reading.waiting += self.gateway.queue.len() as u64;
             reading.in_flight += self.gateway.queue.len() as u64;
-            reading.oldest_waiting = self.gateway.queue.peek().map_or(SimDuration::ZERO, |item| now.since(item.at));
+            reading.oldest_waiting = self
+                .gateway
+                .queue
+                .peek()
+                .map_or(SimDuration::ZERO, |item| now.since(item.at));
         }
         observed.reading = reading;
         observed
@@ -239,9 +246,18 @@ impl<R: Recorder> Fleet<'_, R> {
     fn change_pool(&mut self, pool: usize, change: i32) {
         let most = self.config.pools[pool].max_groups as usize;
         for _ in 0..change.max(0) {
-            let exist = self.groups.iter().filter(|g| g.pool == pool && g.phase() != Phase::Stopped).count();
+            let exist = self
+                .groups
+                .iter()
+                .filter(|g| g.pool == pool && g.phase() != Phase::Stopped)
+                .count();
             if exist < most {
-                let revision = self.groups.iter().filter(|g| g.pool == pool).map(|g| g.revision).max();
+                let revision = self
+                    .groups
+                    .iter()
+                    .filter(|g| g.pool == pool)
+                    .map(|g| g.revision)
+                    .max();
                 let group = self.add_group(pool, revision.unwrap_or(0));
                 self.start_group(group);
             }
@@ -276,7 +292,10 @@ impl<R: Recorder> Fleet<'_, R> {
     fn wake_rollouts(&mut self) {
         for index in 0..self.control.rolls.len() {
             let roll = &mut self.control.rolls[index];
-            let wake = roll.rollout.wake().filter(|&at| roll.due.is_none_or(|due| due != at));
+            let wake = roll
+                .rollout
+                .wake()
+                .filter(|&at| roll.due.is_none_or(|due| due != at));
             if let Some(at) = wake {
                 roll.due = Some(at);
                 let at = at.max(self.now());

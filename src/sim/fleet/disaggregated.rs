@@ -35,7 +35,9 @@ impl<R: Recorder> Fleet<'_, R> {
     fn nic(&self, group: u32) -> (u32, u32) {
         let group = &self.groups[group as usize];
         let before: u32 = self.config.pools[..group.pool].iter().map(|p| p.max_groups).sum();
-        let slot = group.slot.min(self.config.pools[group.pool].max_groups.saturating_sub(1));
+        let slot = group
+            .slot
+            .min(self.config.pools[group.pool].max_groups.saturating_sub(1));
         let first = self.config.links.len() as u32 + 2 * (before + slot);
         (first, first + 1)
     }
@@ -137,11 +139,17 @@ impl<R: Recorder> Fleet<'_, R> {
 
     /// Blocks begin to move, if they are still there.
     pub(super) fn transfer_posted(&mut self, place: Place) {
-        let Some((reading, group)) = self.open_reading(place) else { return };
+        let Some((reading, group)) = self.open_reading(place) else {
+            return;
+        };
         let (Some(load), from) = (reading.load, reading.from) else {
             return;
         };
-        let source = self.attempts.find(from).filter(|a| a.held.is_some()).map(|a| a.group);
+        let source = self
+            .attempts
+            .find(from)
+            .filter(|a| a.held.is_some())
+            .map(|a| a.group);
         let Some(source) = source else {
             return self.load_breaks(place, 0);
         };
@@ -167,7 +175,8 @@ impl<R: Recorder> Fleet<'_, R> {
         self.network_version = self.network_version.wrapping_add(1);
         if let Some(at) = self.network.next_change() {
             let event = Event::Network(self.network_version);
-            self.kernel.schedule(at.max(self.kernel.now()), Class::Transfer, event);
+            self.kernel
+                .schedule(at.max(self.kernel.now()), Class::Transfer, event);
         }
     }
 
@@ -193,7 +202,9 @@ impl<R: Recorder> Fleet<'_, R> {
 
     /// All blocks have come: the decode group may go on, and the prefill group's are free (D8, D3).
     fn transfer_done(&mut self, place: Place) {
-        let Some((reading, group)) = self.open_reading(place) else { return };
+        let Some((reading, group)) = self.open_reading(place) else {
+            return;
+        };
         let now = self.now();
         let attempt = self.attempts.get(place);
         attempt.reading = Some(Reading {
@@ -217,7 +228,9 @@ impl<R: Recorder> Fleet<'_, R> {
 
     /// A transfer broke off after some bytes: the request ends, or the rest of its prompt is computed where it is (D13).
     fn load_breaks(&mut self, place: Place, moved: u64) {
-        let Some((reading, group)) = self.open_reading(place) else { return };
+        let Some((reading, group)) = self.open_reading(place) else {
+            return;
+        };
         let attempt = self.attempts.get(place);
         attempt.reading = Some(Reading {
             is_done: true,
@@ -242,7 +255,9 @@ impl<R: Recorder> Fleet<'_, R> {
         let cached = reading.load.map_or(0, |l| l.cached_tokens);
         let valid = cached.saturating_add(blocks.saturating_mul(pool.engine.block_size));
         self.touch(replica);
-        self.replicas[replica as usize].replica.transferred(place, Some(valid));
+        self.replicas[replica as usize]
+            .replica
+            .transferred(place, Some(valid));
     }
 
     /// A decode attempt reads no more; what it was to read stays until its lease ends (D15).
@@ -283,7 +298,9 @@ impl<R: Recorder> Fleet<'_, R> {
 
     /// A prefill's blocks are free.
     fn release_held(&mut self, place: Place) {
-        let Some(attempt) = self.attempts.find(place) else { return };
+        let Some(attempt) = self.attempts.find(place) else {
+            return;
+        };
         if attempt.held.take().is_none() {
             return;
         }
@@ -308,7 +325,9 @@ impl<R: Recorder> Fleet<'_, R> {
             return;
         }
         self.record.leases_expired += 1;
-        let reader = held.reader.and_then(|r| self.open_reading(r).map(|(reading, _)| (r, reading)));
+        let reader = held
+            .reader
+            .and_then(|r| self.open_reading(r).map(|(reading, _)| (r, reading)));
         self.release_held(place);
         if let Some((reader, reading)) = reader
             && let Some(id) = reading.transfer
@@ -323,7 +342,9 @@ impl<R: Recorder> Fleet<'_, R> {
     fn lease_until(&mut self, held: Held, now: SimTime) -> SimTime {
         let transfer = &self.config.transfer;
         let (heartbeat, renewal) = (transfer.heartbeat, transfer.renewal);
-        let Some(reader) = held.reader else { return held.until };
+        let Some(reader) = held.reader else {
+            return held.until;
+        };
         let Some((reading, group)) = self.open_reading(reader) else {
             return held.until;
         };

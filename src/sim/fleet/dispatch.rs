@@ -112,7 +112,10 @@ impl<R: Recorder> Fleet<'_, R> {
         let state = self.load_state();
         let asked = &self.jobs.get(job).asked;
         let (tenant, input_tokens, priority) = (asked.tenant, asked.input_tokens, asked.priority);
-        let decision = self.gateway.gate.admit(now, Arrival { tenant, input_tokens }, &state);
+        let decision = self
+            .gateway
+            .gate
+            .admit(now, Arrival { tenant, input_tokens }, &state);
         if let Decision::Reject(_) = decision {
             self.turned_down(job, Cause::Rejected);
             return;
@@ -152,7 +155,9 @@ impl<R: Recorder> Fleet<'_, R> {
     pub(super) fn pump(&mut self) {
         let mut changed = false;
         while !self.gateway.queue.is_empty() && self.gateway.gate.has_room(&self.load_state()) {
-            let Some(item) = self.gateway.queue.pop() else { break };
+            let Some(item) = self.gateway.queue.pop() else {
+                break;
+            };
             changed = true;
             self.gateway.in_flight += 1;
             let now = self.now();
@@ -197,7 +202,10 @@ impl<R: Recorder> Fleet<'_, R> {
             for number in 0..self.groups.len() as u32 {
                 let group = &self.groups[number as usize];
                 let wanted = match pass {
-                    0 => fits(group, number, &self.config.pools) && revision.is_none_or(|r| r == group.revision),
+                    0 => {
+                        fits(group, number, &self.config.pools)
+                            && revision.is_none_or(|r| r == group.revision)
+                    }
                     1 => fits(group, number, &self.config.pools),
                     _ => group.is_routed && among.has(self.config.pools[group.pool].role),
                 };
@@ -236,8 +244,16 @@ impl<R: Recorder> Fleet<'_, R> {
             Among::Prefill => self.prefill_router.wants_cached_tokens(),
             Among::Answering => self.router.wants_cached_tokens(),
         };
-        let cached_tokens = if wants_cached { self.cached_at(number, job) } else { 0 };
-        if self.sees_the_present() {
+        let cached_tokens = if wants_cached {
+            self.cached_at(number, job)
+        } else {
+            0
+        };
+        let reads_metrics = match among {
+            Among::Prefill => self.prefill_router.reads_metrics(),
+            Among::Answering => self.router.reads_metrics(),
+        };
+        if reads_metrics && self.sees_the_present() {
             self.read_metrics(number);
         }
         let group = &self.groups[number as usize];
@@ -269,13 +285,21 @@ impl<R: Recorder> Fleet<'_, R> {
 
     /// Whether the next request goes to the new revision of a pool whose canary is watched.
     fn canary_revision(&mut self, among: Among) -> Option<u32> {
-        let share = self.control.canary_share(|pool| among.has(self.config.pools[pool].role))?;
+        let share = self
+            .control
+            .canary_share(|pool| among.has(self.config.pools[pool].role))?;
         let drawn = self.canary_draws.random::<f64>() < share.share;
         Some(if drawn { share.new } else { share.old })
     }
 
     /// Starts an attempt at a group.
-    pub(super) fn send_attempt(&mut self, job: JobNumber, group: u32, leg: Leg, reading: Option<Reading>) -> Place {
+    pub(super) fn send_attempt(
+        &mut self,
+        job: JobNumber,
+        group: u32,
+        leg: Leg,
+        reading: Option<Reading>,
+    ) -> Place {
         let now = self.now();
         let replica = self.choose_rank(job, group);
         let j = self.jobs.get(job);
@@ -341,7 +365,10 @@ impl<R: Recorder> Fleet<'_, R> {
         }
         // In the present, what is on its way to a rank waits there, too.
         let waits = |rank: &super::groups::Rank| match sees_the_present {
-            true => rank.seen.waiting.max(rank.in_flight.saturating_sub(rank.seen.running)),
+            true => rank
+                .seen
+                .waiting
+                .max(rank.in_flight.saturating_sub(rank.seen.running)),
             false => rank.seen.waiting,
         };
         let group = &mut self.groups[number as usize];
@@ -401,14 +428,18 @@ impl<R: Recorder> Fleet<'_, R> {
         };
         let job = attempt.job;
         let places = self.jobs.get(job).places.clone();
-        let started = places.iter().any(|&p| self.attempts.live(p).record.first_token.is_some());
+        let started = places
+            .iter()
+            .any(|&p| self.attempts.live(p).record.first_token.is_some());
         let now = self.now();
         let budget = &mut self.gateway.hedge_budget;
         if started || budget.as_mut().is_some_and(|b| !b.may_retry(now)) {
             return;
         }
         let used = self.attempts.get(last).group;
-        let other = self.choose(job, Among::Answering, Some(used)).filter(|&g| g != used);
+        let other = self
+            .choose(job, Among::Answering, Some(used))
+            .filter(|&g| g != used);
         if let Some(group) = other {
             self.jobs.get(job).hedges += 1;
             self.send_attempt(job, group, Leg::Whole, None);
@@ -420,7 +451,9 @@ impl<R: Recorder> Fleet<'_, R> {
         if self.gateway.charges_tokens {
             for emitted in self.attempts.live.take_emitted() {
                 let tenant = self.attempts.live(emitted.request).asked.tenant;
-                self.gateway.queue.charge_output(tenant, u64::from(emitted.tokens));
+                self.gateway
+                    .queue
+                    .charge_output(tenant, u64::from(emitted.tokens));
             }
         }
     }
@@ -449,7 +482,9 @@ impl<R: Recorder> Fleet<'_, R> {
     /// A cancellation reaches the engine.
     pub(super) fn cancelled(&mut self, place: Place) {
         self.gateway.obligations -= 1;
-        let Some(attempt) = self.attempts.find(place) else { return };
+        let Some(attempt) = self.attempts.find(place) else {
+            return;
+        };
         let (group, incarnation, replica) = (attempt.group, attempt.incarnation, attempt.replica);
         if self.attempts.live(place).has_ended {
             // It ended before its cancellation came.

@@ -74,7 +74,12 @@ impl<R: Recorder> Fleet<'_, R> {
         let job = self.jobs.get(job);
         (record.scheduled, record.sent) = (job.record.scheduled, job.record.sent);
         record.input_tokens = job.asked.input_tokens;
-        if let Some(prefill) = &job.prefilled {
+        if job.resumed_tokens > 0 {
+            // It began where it first began.
+            record.enqueued = job.record.enqueued;
+            record.first_scheduled = job.record.first_scheduled;
+            record.cached_tokens = job.record.cached_tokens;
+        } else if let Some(prefill) = &job.prefilled {
             record.enqueued = prefill.enqueued;
             record.first_scheduled = prefill.first_scheduled;
             record.cached_tokens = record.cached_tokens.max(prefill.cached_tokens);
@@ -116,7 +121,11 @@ impl<R: Recorder> Fleet<'_, R> {
         }
         if let Some(status) = status {
             let by_engine = status == Status::Rejected && self.jobs.get(job).told.dispatched.is_some();
-            let seen = if by_engine { self.config.front_end.seen(now, 0) } else { now };
+            let seen = if by_engine {
+                self.config.front_end.seen(now, 0)
+            } else {
+                now
+            };
             self.gateway.answered.push(seen);
         }
     }
@@ -195,7 +204,8 @@ impl<R: Recorder> Fleet<'_, R> {
             if self.jobs.get(job).resumed_tokens == 0 {
                 self.start_anew(job);
             }
-            self.kernel.schedule(now + wait, Class::Control, Event::Retry(job));
+            self.kernel
+                .schedule(now + wait, Class::Control, Event::Retry(job));
             return;
         }
         let status = match cause {
@@ -260,7 +270,11 @@ impl<R: Recorder> Fleet<'_, R> {
             Wait::Gateway if state != JobState::Queued || gives_up != Some(now) => return,
             Wait::FirstToken if self.has_first_token(job) => return,
             // It is tried again already.
-            Wait::FirstToken if state == JobState::BacksOff && self.config.gateway.retry.retry_on.timed_out => return,
+            Wait::FirstToken
+                if state == JobState::BacksOff && self.config.gateway.retry.retry_on.timed_out =>
+            {
+                return;
+            }
             _ => {}
         }
         if state == JobState::Queued {
@@ -292,18 +306,9 @@ impl<R: Recorder> Fleet<'_, R> {
     /// What a client that gives up has seen of an attempt.
     fn see_partial(&mut self, job: JobNumber, place: Place) {
         self.tell_tokens(place);
-        let live = self.attempts.live(place);
         // Its row may go on until the cancellation comes; what that gives is told to nobody.
-        let seen = RequestRecord {
-            ..live.record.clone()
-        };
-        let kept = std::mem::take(&mut live.kept);
-        let mut record = seen;
-        {
-            let j = self.jobs.get(job);
-            (record.scheduled, record.sent) = (j.record.scheduled, j.record.sent);
-            record.input_tokens = j.asked.input_tokens;
-        }
+        let mut record = self.record_of(job, place);
+        let kept = std::mem::take(&mut self.attempts.live(place).kept);
         self.recorder.broke(&mut record);
         let j = self.jobs.get(job);
         (j.record, j.kept) = (record, kept);

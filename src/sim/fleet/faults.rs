@@ -99,7 +99,8 @@ impl<R: Recorder> Fleet<'_, R> {
 
     fn end_after(&mut self, number: usize, lasts: SimDuration) {
         let at = self.now() + lasts;
-        self.kernel.schedule(at, Class::Fault, Event::Mended(number as u32));
+        self.kernel
+            .schedule(at, Class::Fault, Event::Mended(number as u32));
     }
 
     fn end_after_some(&mut self, number: usize, lasts: Option<SimDuration>) {
@@ -123,7 +124,10 @@ impl<R: Recorder> Fleet<'_, R> {
     fn take_spot_node(&mut self, groups: &[u32], away: Option<SimDuration>) {
         let restart = self.config.recovery.restart;
         for &number in groups {
-            let (pool, revision) = (self.groups[number as usize].pool, self.groups[number as usize].revision);
+            let (pool, revision) = (
+                self.groups[number as usize].pool,
+                self.groups[number as usize].revision,
+            );
             match self.groups[number as usize].phase() {
                 Phase::Failed => self.give_up_group(number),
                 phase if phase.exists() => {
@@ -147,10 +151,14 @@ impl<R: Recorder> Fleet<'_, R> {
                 let revision = self.groups[number as usize].revision;
                 let group = self.add_group(pool, revision);
                 self.groups[group as usize].usable_from = at;
-                self.kernel.schedule(at, Class::Fault, Event::Stage {
-                    group,
-                    incarnation: 0,
-                });
+                self.kernel.schedule(
+                    at,
+                    Class::Fault,
+                    Event::Stage {
+                        group,
+                        incarnation: 0,
+                    },
+                );
             }
         }
     }
@@ -165,7 +173,10 @@ impl<R: Recorder> Fleet<'_, R> {
 
     fn of_revision(&self, revision: u32) -> Vec<u32> {
         let numbered = (0..).zip(&self.groups);
-        numbered.filter(|(_, g)| g.revision == revision).map(|(n, _)| n).collect()
+        numbered
+            .filter(|(_, g)| g.revision == revision)
+            .map(|(n, _)| n)
+            .collect()
     }
 
     fn flush(&mut self, number: u32) {
@@ -179,9 +190,26 @@ impl<R: Recorder> Fleet<'_, R> {
 
     /// A fault in the words of the scenario: names, not numbers.
     fn describe(&self, kind: &FaultKind) -> String {
-        let node = |n: u32| self.config.topology.nodes.get(n as usize).map_or_else(|| n.to_string(), |n| n.name.clone());
-        let zone = |z: u32| self.config.topology.zones.get(z as usize).cloned().unwrap_or_else(|| z.to_string());
-        let link = |l: u32| self.network.link(l).map_or_else(|| l.to_string(), |l| l.name.clone());
+        let node = |n: u32| {
+            self.config
+                .topology
+                .nodes
+                .get(n as usize)
+                .map_or_else(|| n.to_string(), |n| n.name.clone())
+        };
+        let zone = |z: u32| {
+            self.config
+                .topology
+                .zones
+                .get(z as usize)
+                .cloned()
+                .unwrap_or_else(|| z.to_string())
+        };
+        let link = |l: u32| {
+            self.network
+                .link(l)
+                .map_or_else(|| l.to_string(), |l| l.name.clone())
+        };
         let times = |f: Ratio| format!("{:.3}", f64::from(f.numerator) / f64::from(f.denominator.max(1)));
         let label = kind.label();
         match *kind {
@@ -189,16 +217,24 @@ impl<R: Recorder> Fleet<'_, R> {
             FaultKind::GroupCrash { group } | FaultKind::PrefixCacheFlush { group } => {
                 format!("{label} {}", self.group_name(group))
             }
-            FaultKind::NodeLoss { node: n } | FaultKind::SpotNotice { node: n, .. } => format!("{label} {}", node(n)),
+            FaultKind::NodeLoss { node: n } | FaultKind::SpotNotice { node: n, .. } => {
+                format!("{label} {}", node(n))
+            }
             FaultKind::ZoneLoss { zone: z } => format!("{label} {}", zone(z)),
             FaultKind::SlowRank { group, factor } => {
-                format!("{label} {}: steps take {} of their time", self.group_name(group), times(factor))
+                format!(
+                    "{label} {}: steps take {} of their time",
+                    self.group_name(group),
+                    times(factor)
+                )
             }
             FaultKind::LinkDegradation { link: l, factor } => {
                 format!("{label} {}: {} of its bandwidth", link(l), times(factor))
             }
             FaultKind::LinkDown { link: l } => format!("{label} {}", link(l)),
-            FaultKind::WeightStoreSlow { factor } => format!("{label}: loading takes {} of its time", times(factor)),
+            FaultKind::WeightStoreSlow { factor } => {
+                format!("{label}: loading takes {} of its time", times(factor))
+            }
             FaultKind::StaleMetrics { age } => format!("{label}: older by {:.3} s", age.as_secs_f64()),
             FaultKind::KernelFallback { on, factor } => {
                 let on = match on {

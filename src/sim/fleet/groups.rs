@@ -96,7 +96,9 @@ impl Group {
     /// An attempt is over here.
     pub fn gave_back(&mut self, replica: u32, (input, output): (u32, u32), has_started: bool) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        self.in_flight_tokens = self.in_flight_tokens.saturating_sub(u64::from(input) + u64::from(output));
+        self.in_flight_tokens = self
+            .in_flight_tokens
+            .saturating_sub(u64::from(input) + u64::from(output));
         if !has_started {
             self.prompt_computed(input);
         }
@@ -147,14 +149,23 @@ impl<R: Recorder> Fleet<'_, R> {
             let wave = (config.lockstep && ranks > 1).then_some(number);
             self.replicas.push(Slot::new(replica, config.step_time, wave));
         }
-        let draws = class_stream(self.config.seed, Purpose::Balancing, self.config.replication, &number.to_string());
+        let draws = class_stream(
+            self.config.seed,
+            Purpose::Balancing,
+            self.config.replication,
+            &number.to_string(),
+        );
         let mut slowdowns = Vec::new();
         if revision > 0
             && let Some(factor) = self.control.revision_slowdown(pool)
         {
             slowdowns.push((None, factor));
         }
-        let slow = self.control.slow_revisions.iter().filter(|(_, of, _)| *of == revision);
+        let slow = self
+            .control
+            .slow_revisions
+            .iter()
+            .filter(|(_, of, _)| *of == revision);
         slowdowns.extend(slow.map(|&(number, _, factor)| (Some(number), factor)));
         self.groups.push(Group {
             pool,
@@ -191,7 +202,11 @@ impl<R: Recorder> Fleet<'_, R> {
     pub(super) fn become_phase(&mut self, number: u32, phase: Phase) {
         let now = self.now();
         let group = &mut self.groups[number as usize];
-        debug_assert!(group.phase().can_become(phase), "{:?} to {phase:?}", group.phase());
+        debug_assert!(
+            group.phase().can_become(phase),
+            "{:?} to {phase:?}",
+            group.phase()
+        );
         group.phases.push((now, phase));
         self.control.pools_changed = true;
     }
@@ -202,7 +217,11 @@ impl<R: Recorder> Fleet<'_, R> {
         let slow = self.control.weight_store();
         let group = &mut self.groups[number as usize];
         let on_live_node = group.crashed.is_some() && !group.is_replaced;
-        let plan = if on_live_node { config.start.on_live_node() } else { config.start };
+        let plan = if on_live_node {
+            config.start.on_live_node()
+        } else {
+            config.start
+        };
         group.stages = plan.stages(slow);
         group.stages.reverse();
         let name = self.group_name(number);

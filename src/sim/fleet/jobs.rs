@@ -201,7 +201,14 @@ impl<K: Default> Attempts<K> {
         }
     }
 
-    pub fn start(&mut self, id: RequestId, asked: TraceRequest, at: SimTime, is_measured: bool, attempt: Attempt) -> Place {
+    pub fn start(
+        &mut self,
+        id: RequestId,
+        asked: TraceRequest,
+        at: SimTime,
+        is_measured: bool,
+        attempt: Attempt,
+    ) -> Place {
         let place = self.live.send(id, asked, at, is_measured);
         self.live.get(place).leg = attempt.leg;
         self.window.push_back(attempt);
@@ -229,7 +236,10 @@ impl<K: Default> Attempts<K> {
 
     /// Forgets the oldest ones that are over and hold nothing.
     pub fn forget(&mut self) {
-        while self.window.front().is_some_and(|a| a.is_over && a.held.is_none() && !a.is_unheard)
+        while self
+            .window
+            .front()
+            .is_some_and(|a| a.is_over && a.held.is_none() && !a.is_unheard)
             && self.live.oldest().is_some_and(|live| live.has_ended)
         {
             self.window.pop_front();
@@ -242,11 +252,19 @@ impl<K: Default> Attempts<K> {
 impl Held {
     /// When the lease ends, if a reader that knows since `known` renews it `every` so often for `renewal` each time, until
     /// `now` (rule D14).
-    pub fn renewed(self, known: Option<SimTime>, now: SimTime, every: SimDuration, renewal: SimDuration) -> SimTime {
+    pub fn renewed(
+        self,
+        known: Option<SimTime>,
+        now: SimTime,
+        every: SimDuration,
+        renewal: SimDuration,
+    ) -> SimTime {
         let Some(known) = known.filter(|&k| k <= now && every > SimDuration::ZERO) else {
             return self.until;
         };
         let beats = now.since(known).as_nanos() / every.as_nanos();
-        (known + every * beats + renewal).max(self.until.min(known + renewal)).max(self.until)
+        (known + every * beats + renewal)
+            .max(self.until.min(known + renewal))
+            .max(self.until)
     }
 }

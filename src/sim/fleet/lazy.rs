@@ -144,13 +144,19 @@ impl<R: Recorder> Fleet<'_, R> {
                 }
                 slot.version = slot.version.wrapping_add(1);
                 if let Some(wake) = slot.wake {
-                    let far = leaps.then(|| slot.replica.foresee_wake(slot.acted, &around)).flatten();
+                    let far = leaps
+                        .then(|| slot.replica.foresee_wake(slot.acted, &around))
+                        .flatten();
                     let event = Event::Wake {
                         replica,
                         version: slot.version,
                     };
-                    self.kernel
-                        .schedule_ranked(far.unwrap_or(wake), Class::StepEnd, u64::from(replica), event);
+                    self.kernel.schedule_ranked(
+                        far.unwrap_or(wake),
+                        Class::StepEnd,
+                        u64::from(replica),
+                        event,
+                    );
                 }
             });
         }
@@ -162,7 +168,10 @@ impl<R: Recorder> Fleet<'_, R> {
     /// Ranks that step together begin their next step when all of them have ended the last one. All ranks of such groups
     /// are among the touched ones then.
     fn start_waves(&mut self, touched: &mut Vec<u32>) {
-        let mut groups: Vec<u32> = touched.iter().filter_map(|&r| self.replicas[r as usize].wave).collect();
+        let mut groups: Vec<u32> = touched
+            .iter()
+            .filter_map(|&r| self.replicas[r as usize].wave)
+            .collect();
         groups.dedup();
         let now = self.kernel.now();
         for group in groups {
@@ -191,7 +200,10 @@ impl<R: Recorder> Fleet<'_, R> {
     /// At the end of the run: takes the steps that end by then and tells of the tokens that are not told yet. Returns the
     /// end.
     pub(super) fn take_steps_left(&mut self) -> SimTime {
-        let limit = self.config.deadline.map_or(self.kernel.now(), |d| d.max(self.kernel.now()));
+        let limit = self
+            .config
+            .deadline
+            .map_or(self.kernel.now(), |d| d.max(self.kernel.now()));
         let (horizon, leaps) = (SimTime(limit.0.saturating_add(1)), self.leaps);
         let mut end = self.last_progress;
         for replica in 0..self.replicas.len() as u32 {

@@ -26,7 +26,10 @@ use crate::workload::trace::{Trace, TraceRequest};
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Event {
     /// A replica's own event; void if its version has passed.
-    Wake { replica: u32, version: u32 },
+    Wake {
+        replica: u32,
+        version: u32,
+    },
     /// A client sends.
     Send(JobNumber),
     /// An attempt reaches its group.
@@ -53,12 +56,24 @@ pub(super) enum Event {
     Fault(u32),
     Mended(u32),
     /// A crash is noticed, then the group is out of the routes.
-    Detected { group: u32, incarnation: u32 },
-    Unrouted { group: u32, incarnation: u32 },
+    Detected {
+        group: u32,
+        incarnation: u32,
+    },
+    Unrouted {
+        group: u32,
+        incarnation: u32,
+    },
     /// A starting group's next stage, or its readiness.
-    Stage { group: u32, incarnation: u32 },
+    Stage {
+        group: u32,
+        incarnation: u32,
+    },
     /// A draining group is ended.
-    DrainTimeout { group: u32, incarnation: u32 },
+    DrainTimeout {
+        group: u32,
+        incarnation: u32,
+    },
     /// Control loops.
     Scrape,
     Scale(u32),
@@ -253,7 +268,10 @@ impl<'a, R: Recorder> Fleet<'a, R> {
     }
 
     fn run(&mut self, source: Source<'_>) -> Result<(), SimError> {
-        let limit = self.config.deadline.map_or(SimTime(u64::MAX), |d| SimTime(d.0.saturating_add(1)));
+        let limit = self
+            .config
+            .deadline
+            .map_or(SimTime(u64::MAX), |d| SimTime(d.0.saturating_add(1)));
         self.start_clients(source);
         self.start_control();
         while let Some(at) = self.kernel.next_at().filter(|&at| at < limit) {
@@ -392,7 +410,11 @@ impl<'a, R: Recorder> Fleet<'a, R> {
     fn strand(&mut self) {
         let open = self.jobs.open;
         self.record.stranded = open;
-        self.tell("stranded", None, format!("{open} requests wait for groups that never come"));
+        self.tell(
+            "stranded",
+            None,
+            format!("{open} requests wait for groups that never come"),
+        );
     }
 
     /// Tells the recorder of what is left.
@@ -416,7 +438,12 @@ impl<'a, R: Recorder> Fleet<'a, R> {
         let links = 0..self.network.links() as u32;
         let bytes = |link| u64::try_from(self.network.moved(link) / crate::cluster::link::UNITS_PER_BYTE);
         self.record.links = links
-            .filter_map(|link| Some((self.network.link(link)?.name.clone(), bytes(link).unwrap_or(u64::MAX))))
+            .filter_map(|link| {
+                Some((
+                    self.network.link(link)?.name.clone(),
+                    bytes(link).unwrap_or(u64::MAX),
+                ))
+            })
             .collect();
         self.record.retries_refused = self.gateway.retry_budget.refused();
         self.record.set_jobs(std::mem::take(&mut self.jobs.told));

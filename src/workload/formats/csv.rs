@@ -89,8 +89,12 @@ impl<R: Read> Iterator for TraceRows<R> {
                     .allowed("rows must be in order of arrival: sort the file"));
             }
             *before = arrival;
+            let prefix = row.prefix()?;
             Ok(TraceRequest {
-                prefix: row.prefix()?,
+                prefix,
+                tenant: row.optional(row.places.tenant)?.unwrap_or(0),
+                // Who shares a beginning and names no conversation of its own belongs to that of its group.
+                session: row.optional(row.places.session_id)?.or(prefix.map(|p| p.group)),
                 priority: row.optional(row.places.priority)?.unwrap_or(0),
                 eos_at: row.optional::<u32>(row.places.eos_at)?.filter(|e| *e > 0),
                 ..TraceRequest::plain(arrival, row.input_tokens()?, row.output_tokens()?)

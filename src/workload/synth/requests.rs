@@ -36,7 +36,8 @@ pub fn stream(spec: &SynthSpec, seed: u64, replication: u64) -> Result<Requests,
         Mix::Classes(classes) => classes.iter().map(|c| Some(c.name.as_str())).collect(),
     };
     for (law, name) in spec.mix.laws().zip(names) {
-        let draws = ClassDraws::new(law, groups, |purpose| chance(seed, purpose, replication, name));
+        let place = (classes.len() as u32, groups);
+        let draws = ClassDraws::new(law, place, |purpose| chance(seed, purpose, replication, name));
         classes.push(draws);
         let own = law.prefix.map_or(0, |p| p.groups.max(1));
         groups = groups.checked_add(own).ok_or(SynthError::Groups)?;
@@ -133,6 +134,8 @@ impl Iterator for Times {
 #[derive(Debug, Clone)]
 struct ClassDraws {
     law: RequestLaw,
+    /// Its number: the tenant of its requests.
+    number: u32,
     /// Prefix groups of the classes before it.
     first_group: u32,
     lengths: Pcg64,
@@ -147,9 +150,10 @@ struct ClassDraws {
 const AHEAD: usize = 64;
 
 impl ClassDraws {
-    fn new(law: &RequestLaw, first_group: u32, rng: impl Fn(Purpose) -> Pcg64) -> Self {
+    fn new(law: &RequestLaw, (number, first_group): (u32, u32), rng: impl Fn(Purpose) -> Pcg64) -> Self {
         Self {
             law: law.clone(),
+            number,
             first_group,
             lengths: rng(Purpose::Lengths),
             ahead: Vec::new(),
@@ -165,8 +169,10 @@ impl ClassDraws {
             None => self.draw_lengths()?,
         };
         let mut request = TraceRequest::plain(arrival, input, output);
+        request.tenant = self.number;
         if let Some(law) = self.law.prefix {
             request.prefix = law.draw(input, self.first_group, &mut self.prefixes);
+            request.session = request.prefix.map(|p| p.group);
         }
         if !self.law.priorities.is_empty() {
             let weights = self.law.priorities.iter().map(|(_, w)| *w);

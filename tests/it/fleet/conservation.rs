@@ -17,14 +17,24 @@ fn any_kind(groups: u32) -> impl Strategy<Value = FaultKind> {
     let slow = (1u32..4).prop_map(|n| Ratio::new(n + 1, 1));
     prop_oneof![
         group.clone().prop_map(|group| FaultKind::GroupCrash { group }),
-        group.clone().prop_map(|group| FaultKind::RankCrash { group, rank: 0 }),
+        group
+            .clone()
+            .prop_map(|group| FaultKind::RankCrash { group, rank: 0 }),
         group.clone().prop_map(|node| FaultKind::NodeLoss { node }),
         Just(FaultKind::ZoneLoss { zone: 0 }),
         (group.clone(), slow).prop_map(|(group, factor)| FaultKind::SlowRank { group, factor }),
-        group.clone().prop_map(|group| FaultKind::PrefixCacheFlush { group }),
+        group
+            .clone()
+            .prop_map(|group| FaultKind::PrefixCacheFlush { group }),
         Just(FaultKind::LinkDown { link: 0 }),
-        Just(FaultKind::LinkDegradation { link: 0, factor: Ratio::new(1, 4) }),
-        (group, 1u64..200).prop_map(|(node, notice)| FaultKind::SpotNotice { node, notice: ms(notice) }),
+        Just(FaultKind::LinkDegradation {
+            link: 0,
+            factor: Ratio::new(1, 4)
+        }),
+        (group, 1u64..200).prop_map(|(node, notice)| FaultKind::SpotNotice {
+            node,
+            notice: ms(notice)
+        }),
     ]
 }
 
@@ -177,7 +187,9 @@ pub fn assert_conserved(config: &FleetConfig, trace: &Trace, record: &RunRecord,
         assert_eq!(r.input_tokens, asked.input_tokens);
         match r.status {
             Status::Completed => assert_eq!(r.output_tokens, asked.output_tokens(), "{r:?}"),
-            Status::Unfinished | Status::Unsent => assert!(config.deadline.is_some() || cluster.stranded > 0, "{r:?}"),
+            Status::Unfinished | Status::Unsent => {
+                assert!(config.deadline.is_some() || cluster.stranded > 0, "{r:?}")
+            }
             Status::Rejected | Status::Failed | Status::TimedOut => {}
             Status::Surplus => panic!("no such client here"),
         }
@@ -188,7 +200,10 @@ pub fn assert_conserved(config: &FleetConfig, trace: &Trace, record: &RunRecord,
         }
     }
     for (group, number) in cluster.groups.iter().zip(0..) {
-        let legal = group.phases.windows(2).all(|w| w[0].0 <= w[1].0 && w[0].1.can_become(w[1].1));
+        let legal = group
+            .phases
+            .windows(2)
+            .all(|w| w[0].0 <= w[1].0 && w[0].1.can_become(w[1].1));
         assert!(legal, "group {number}: {:?}", group.phases);
     }
 }

@@ -5,7 +5,7 @@ use csv::StringRecord;
 use crate::input::InputError;
 
 /// Every column a trace may have.
-pub const COLUMNS: [&str; 11] = [
+pub const COLUMNS: [&str; 13] = [
     "id",
     "arrival_s",
     "arrival_ns",
@@ -17,6 +17,8 @@ pub const COLUMNS: [&str; 11] = [
     "priority",
     "eos_at",
     "seed",
+    "tenant",
+    "session_id",
 ];
 
 /// Names of the same columns in the files of others, with ours.
@@ -51,6 +53,8 @@ pub(super) struct Places {
     pub session: Option<usize>,
     pub priority: Option<usize>,
     pub eos_at: Option<usize>,
+    pub tenant: Option<usize>,
+    pub session_id: Option<usize>,
 }
 
 /// Our name of a column, whatever the file calls it.
@@ -97,6 +101,8 @@ pub(super) fn places(header: &StringRecord, origin: &str) -> Result<Places, Inpu
             "session" => places.session = Some(i),
             "priority" => places.priority = Some(i),
             "eos_at" => places.eos_at = Some(i),
+            "tenant" => places.tenant = Some(i),
+            "session_id" => places.session_id = Some(i),
             _ => {}
         }
     }

@@ -1,0 +1,539 @@
+//! Clusters in the scenario file: what is filled, what is refused, and what reaches the run.
+
+use std::path::Path;
+
+use kneeboard::cluster::fault::FaultKind;
+use kneeboard::cluster::router::RouterPolicy;
+use kneeboard::scenario::{Override, Plan, Source};
+use kneeboard::sim::fleet::FleetConfig;
+use kneeboard::units::SimDuration;
+
+/// Prefill and decode on H100, with a model, so that block sizes and weights follow.
+const SPLIT: &str = r#"kneeboard: 1
+system:
+  model: llama-3.1-8b
+  accelerator: h100-sxm
+  engine: {version: "0.28.0", max_model_len: 4096, max_num_seqs: 64}
+  step_time: {step: 8ms, prefill_token: 45us}
+cluster:
+  pools:
+    - {name: pre, role: prefill, groups: 2, instance: p5.48xlarge}
+    - {name: dec, role: decode, groups: 3, nic: 50GB/s, placement: {zones: [a, b]}}
+  transfer: {fabric: [spine]}
+  links: [{name: spine, bandwidth: 400Gbit/s, latency: 10us}]
+workload: {synthetic: {num_requests: 20, lengths: {fixed: {input: 100, output: 20}}}}
+load: {model: open-loop, arrival: {process: poisson, rate: 4}}
+"#;
+
+/// One pool behind a gateway.
+const UNIFIED: &str = r#"kneeboard: 1
+system:
+  engine: {version: "0.28.0", max_model_len: 4096, max_num_seqs: 64, num_gpu_blocks: 2000}
+  step_time: {step: 8ms, prefill_token: 45us}
+cluster:
+  pools: [{name: main, role: unified, groups: 4, placement: {groups_per_node: 2, zones: [a, b]}}]
+  router: {policy: least-outstanding}
+workload:
+  synthetic:
+    num_requests: 20
+    classes:
+      - {name: chat, share: 0.5, lengths: {fixed: {input: 100, output: 20}}}
+      - {name: batch, share: 0.5, lengths: {fixed: {input: 300, output: 20}}}
+load: {model: open-loop, arrival: {process: poisson, rate: 4}}
+"#;
+
+fn plan(text: &str, set: &[&str]) -> Result<Plan, String> {
+    let overrides: Result<Vec<_>, _> = set.iter().map(|s| Override::parse(s)).collect();
+    let overrides = overrides.map_err(|e| e.to_string())?;
+    Plan::from_text(text, "s.yaml", Path::new(""), &overrides).map_err(|e| e.to_string())
+}
+
+fn fleet(text: &str, set: &[&str]) -> FleetConfig {
+    let plan = plan(text, set).unwrap();
+    let machines = plan.machines().unwrap();
+    plan.fleet(0, &machines).unwrap().expect("a cluster")
+}
+
+fn source(plan: &Plan, path: &str) -> Source {
+    let resolved = plan.resolved().unwrap();
+    let line = resolved.iter().find(|r| r.path == path);
+    line.unwrap_or_else(|| panic!("no {path}")).source.clone()
+}
+
+#[test]
+fn replicas_with_nothing_special_are_run_apart_as_ever() {
+    let plain = UNIFIED.replace("least-outstanding", "round-robin");
+    let plain = plain.replace(", placement: {groups_per_node: 2, zones: [a, b]}", "");
+    assert!(!plan(&plain, &[]).unwrap().is_cluster());
+    for set in [
+        "cluster.router.policy=random",
+        "cluster.gateway.max_in_flight=8",
+        "cluster.recovery.restart=false",
+        "cluster.pools.0.dp=2",
+        "cluster.pools.main.system.engine.max_num_seqs=8",
+        "fault_rates.node.repair=1h",
+        "faults=[{at: 1s, kind: group-crash, group: main/0}]",
+    ] {
+        assert!(plan(&plain, &[set]).unwrap().is_cluster(), "{set}");
+    }
+}
+
+#[test]
+fn what_is_left_out_follows_from_model_instance_and_release() {
+    let config = fleet(SPLIT, &[]);
+    let [pre, dec] = config.pools.as_slice() else {
+        panic!()
+    };
+    // 32 layers, 8 KV heads of 128, K and V in two bytes, 16 tokens a block.
+    assert_eq!(pre.block_bytes, 32 * 8 * 128 * 2 * 2 * 16);
+    assert_eq!(pre.block_descriptors, 64);
+    // One of eight devices that share 3200 Gbit/s.
+    assert_eq!(pre.nic_bytes_per_s, 50_000_000_000);
+    assert_eq!(dec.nic_bytes_per_s, 50_000_000_000);
+    assert!(pre.start.weight_bytes > 15_000_000_000 && pre.start.weight_bytes < 17_000_000_000);
+    assert_eq!(config.transfer.lease, SimDuration::from_millis(30_000));
+    assert_eq!(config.transfer.heartbeat, SimDuration::from_millis(5_000));
+    assert_eq!(config.transfer.renewal, SimDuration::from_millis(20_000));
+    assert!(config.transfer.failure_ends_request);
+    assert_eq!(config.transfer.fabric, [0]);
+    // Eight groups of one device share a p5.48xlarge; the decode groups have a node each, in both zones in turn.
+    let nodes: Vec<&str> = config.topology.nodes.iter().map(|n| n.name.as_str()).collect();
+    assert_eq!(nodes, ["pre/node-0", "dec/node-0", "dec/node-1", "dec/node-2"]);
+    assert_eq!(config.topology.zones, ["zone-0", "a", "b"]);
+    let old = fleet(SPLIT, &["system.engine.version=0.15.1"]);
+    assert_eq!(old.transfer.lease, SimDuration::from_millis(480_000));
+    assert_eq!(old.transfer.heartbeat, SimDuration::ZERO);
+    assert!(!old.transfer.failure_ends_request);
+}
+
+#[test]
+fn a_pool_has_a_system_of_its_own() {
+    let plan = plan(
+        SPLIT,
+        &[
+            "cluster.pools.pre.system.parallel.tp=2",
+            "cluster.pools.dec.system.engine.max_num_seqs=128",
+            "cluster.pools.dec.system.step_time={step: 12ms}",
+        ],
+    )
+    .unwrap();
+    let config = plan.fleet(0, &plan.machines().unwrap()).unwrap().unwrap();
+    assert_eq!(config.pools[0].engine.max_num_seqs, 64);
+    assert_eq!(config.pools[1].engine.max_num_seqs, 128);
+    assert!(config.pools[0].engine.num_gpu_blocks > 2 * config.pools[1].engine.num_gpu_blocks);
+    assert_eq!(config.topology.groups[0].ranks.len(), 2);
+    assert_eq!(source(&plan, "cluster.pools.0.system.parallel.tp"), Source::Set);
+    assert_eq!(
+        source(&plan, "cluster.pools.1.system.engine.max_num_seqs"),
+        Source::Set
+    );
+    let from_system = Source::Derived("system.model".to_owned());
+    assert_eq!(source(&plan, "cluster.pools.1.system.model"), from_system);
+    let tree = serde_json::to_string(&plan.resolved_tree().unwrap()).unwrap();
+    let again = Plan::from_text(&tree, "again", Path::new(""), &[]).unwrap();
+    assert_eq!(
+        again.fleet(0, &again.machines().unwrap()).unwrap().unwrap(),
+        config
+    );
+    assert_eq!(again.resolved_tree().unwrap(), plan.resolved_tree().unwrap());
+}
+
+#[test]
+fn faults_are_told_by_name() {
+    let config = fleet(
+        UNIFIED,
+        &[
+            "faults=[{at: 9s, kind: zone-loss, zone: b}, {at: 5s, for: 1s, kind: node-loss, node: main/node-1}, \
+           {at: 6s, kind: slow-rank, group: main/3, factor: 1.5}]",
+        ],
+    );
+    let kinds: Vec<FaultKind> = config.faults.iter().map(|f| f.kind).collect();
+    assert!(matches!(kinds[0], FaultKind::NodeLoss { node: 1 }));
+    assert!(matches!(kinds[1], FaultKind::SlowRank { group: 3, factor } if factor.numerator == 3));
+    assert!(matches!(kinds[2], FaultKind::ZoneLoss { zone: 1 }));
+    assert_eq!(config.topology.groups_on_node(1), [2, 3]);
+}
+
+#[test]
+fn drawn_faults_differ_by_replication_and_not_by_run() {
+    let rates = ["fault_rates={node: {mtbf_hours: 0.001, repair: 1s}, until: 60s}"];
+    let plan = plan(UNIFIED, &rates).unwrap();
+    let machines = plan.machines().unwrap();
+    let drawn = |replication| plan.fleet(replication, &machines).unwrap().unwrap().faults;
+    assert!(!drawn(0).is_empty());
+    assert_eq!(drawn(0), drawn(0));
+    assert_ne!(drawn(0), drawn(1));
+}
+
+#[test]
+fn classes_are_tenants_in_their_order() {
+    let plan = plan(
+        UNIFIED,
+        &["cluster.gateway.fairness={policy: vtc, weights: {batch: 0.5}}"],
+    )
+    .unwrap();
+    let trace = plan.trace(0).unwrap();
+    for request in &trace.requests {
+        assert_eq!(request.tenant, u32::from(request.input_tokens == 300));
+    }
+    let config = plan.fleet(0, &plan.machines().unwrap()).unwrap().unwrap();
+    let weights = format!("{:?}", config.gateway.fairness);
+    assert!(weights.contains("[1.0, 0.5]"), "{weights}");
+}
+
+#[test]
+fn routers_are_as_they_are_described() {
+    let set = "cluster.router={policy: scorers, scorers: [{kind: queue}, {kind: prefix, weight: 2}]}";
+    let config = fleet(UNIFIED, &[set]);
+    assert!(matches!(&config.routing.policy, RouterPolicy::Scorers { scorers, .. } if scorers.len() == 2));
+    assert_eq!(config.routing.metrics_interval, SimDuration::from_millis(50));
+    let old = ["cluster.router.policy=vllm-dp", "system.engine.version=0.25.1"];
+    assert!(matches!(
+        fleet(UNIFIED, &old).routing.policy,
+        RouterPolicy::VllmDp {
+            before_0_28: true,
+            ..
+        }
+    ));
+}
+
+/// (scenario, override, what the error must say)
+const REFUSED: &[(&str, &str, &[&str])] = &[
+    (
+        UNIFIED,
+        "cluster.pools.main.role=prefill",
+        &["cluster.pools", "no decode pool"],
+    ),
+    (
+        UNIFIED,
+        "cluster.pools.main.role=decode",
+        &["cluster.pools", "no prefill pool"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.dec.role=unified",
+        &["cluster.pools", "unified pool beside"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.dec.role=prefill",
+        &["cluster.pools", "no decode pool"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.dec.name=pre",
+        &["cluster.pools.1.name", "two pools called 'pre'"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.dec.name=7",
+        &["cluster.pools.1.name", "no number"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.decc.groups=2",
+        &["no entry 'decc'", "did you mean 'dec'"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.dec.groups=0",
+        &["cluster.pools.1.groups", "found 0"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.dec.groups=5000",
+        &["cluster.pools.1.groups", "4096"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.dec.dp=0",
+        &["cluster.pools.1.dp", "found 0"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.dec.max_groups=2",
+        &["cluster.pools.1.max_groups", "3 groups"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.dec.nic=0B/s",
+        &["cluster.pools.1.nic", "found 0"],
+    ),
+    (SPLIT, "cluster.pools.dec.nic=50", &["no unit"]),
+    (
+        SPLIT,
+        "cluster.pools.dec.instance=p5.48xlarg",
+        &["cluster.pools.1.instance", "did you mean"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.dec.instance=p4d.24xlarge",
+        &["cluster.pools.1.instance", "runs on h100-sxm"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.dec.system.accelerator=t4",
+        &["cluster.pools.1", "num_gpu_blocks"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.dec.system.model=llama-3.1-70b",
+        &["cluster.pools.1", "num_gpu_blocks"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.dec.system.model=llama-3-8b",
+        &["cluster.pools.1.system.model", "different models"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.dec.system.engine.block_size=32",
+        &["cluster.pools.1.system.engine.block_size", "32 tokens"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.dec.system.parallel.tp=3",
+        &["cluster.pools.1.system.parallel.tp", "32 heads"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.dec.placement.nodes_per_group=2",
+        &["cluster.pools.1.placement.nodes_per_group", "1 devices"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.dec.placement.zones=[a, a]",
+        &["placement.zones", "name of its own"],
+    ),
+    (
+        SPLIT,
+        "cluster.transfer.fabric=[spin]",
+        &["cluster.transfer.fabric.0", "did you mean 'spine'"],
+    ),
+    (
+        SPLIT,
+        "cluster.transfer.lease=0s",
+        &["cluster.transfer.lease", "found 0"],
+    ),
+    (
+        SPLIT,
+        "cluster.links=[{name: spine, bandwidth: 0B/s}]",
+        &["cluster.links", "bandwidth of 0"],
+    ),
+    (
+        UNIFIED,
+        "cluster.transfer.fixed=1us",
+        &["cluster.transfer", "no effect"],
+    ),
+    (
+        UNIFIED,
+        "cluster.router.decider={kind: always}",
+        &["cluster.router.decider", "no effect"],
+    ),
+    (
+        SPLIT,
+        "cluster.router.decider={kind: uncached}",
+        &["decider.threshold", "missing"],
+    ),
+    (
+        UNIFIED,
+        "cluster.router.policy=scorers",
+        &["cluster.router.scorers", "no scorers"],
+    ),
+    (
+        UNIFIED,
+        "cluster.router.load_bound=1.2",
+        &["cluster.router.load_bound", "session-affinity"],
+    ),
+    (
+        UNIFIED,
+        "cluster.router.policy=fastest",
+        &["cluster.router.policy", "least-outstanding"],
+    ),
+    (
+        UNIFIED,
+        "cluster.router={policy: session-affinity, load_bound: 0.5}",
+        &["cluster.router.load_bound", "from 1"],
+    ),
+    (
+        UNIFIED,
+        "cluster.gateway.timeouts.ttft=0s",
+        &["cluster.gateway.timeouts.ttft", "timeout of 0"],
+    ),
+    (
+        UNIFIED,
+        "cluster.gateway.timeouts.e2e=0s",
+        &["cluster.gateway.timeouts.e2e", "timeout of 0"],
+    ),
+    (
+        UNIFIED,
+        "cluster.gateway.max_in_flight=0",
+        &["cluster.gateway.max_in_flight", "found 0"],
+    ),
+    (
+        UNIFIED,
+        "cluster.gateway.retry.jitter=2",
+        &["cluster.gateway.retry.jitter", "0 to 1"],
+    ),
+    (
+        UNIFIED,
+        "cluster.gateway.retry.attempts=0",
+        &["cluster.gateway.retry.attempts", "found 0"],
+    ),
+    (
+        UNIFIED,
+        "cluster.gateway.fairness={policy: vtc, weights: {chatt: 2}}",
+        &["fairness.weights.chatt", "did you mean 'chat'"],
+    ),
+    (
+        UNIFIED,
+        "cluster.gateway.tenant_rates={chat: {rate: 0}}",
+        &["cluster.gateway.tenant_rates.chat.rate", "above 0"],
+    ),
+    (
+        UNIFIED,
+        "cluster.recovery.in_flight=retry",
+        &["cluster.recovery.in_flight", "retry.attempts"],
+    ),
+    (
+        UNIFIED,
+        "cluster.pools.main.autoscale={metric: kv-usage, target: 0.8, max_groups: 8}",
+        &["cluster.pools.0.autoscale.min_groups", "floor"],
+    ),
+    (
+        UNIFIED,
+        "cluster.pools.main.autoscale={metric: kv-usage, target: 0.8, min_groups: 0, max_groups: 8}",
+        &["cluster.pools.0.autoscale.min_groups", "found 0"],
+    ),
+    (
+        UNIFIED,
+        "cluster.pools.main.autoscale={metric: kv-usage, target: 0.8, min_groups: 9, max_groups: 8}",
+        &["cluster.pools.0.autoscale", "min_groups (9)"],
+    ),
+    (
+        UNIFIED,
+        "cluster.pools.main.rollout={at: 1s, surge: 0, max_unavailable: 0}",
+        &["cluster.pools.0.rollout", "both 0"],
+    ),
+    (
+        UNIFIED,
+        "cluster.pools.main.start.weight_bandwidth=0B/s",
+        &["cluster.pools.0.start.weight_bandwidth", "found 0"],
+    ),
+    (
+        UNIFIED,
+        "faults=[{at: 1s, kind: node-loss, node: main/node-9}]",
+        &["faults.0.node", "no node 'main/node-9'", "did you mean"],
+    ),
+    (
+        UNIFIED,
+        "faults=[{at: 1s, kind: group-crash, group: main/4}]",
+        &["faults.0.group", "4 groups"],
+    ),
+    (
+        UNIFIED,
+        "faults=[{at: 1s, kind: zone-loss}]",
+        &["faults.0.zone", "missing", "a, b"],
+    ),
+    (
+        UNIFIED,
+        "faults=[{at: 1s, kind: link-down, link: x}]",
+        &["faults.0.link", "no link"],
+    ),
+    (
+        UNIFIED,
+        "faults=[{at: 1s, kind: zone-loss, zone: a, node: main/node-0}]",
+        &["faults.0.node", "leave it out"],
+    ),
+    (
+        UNIFIED,
+        "faults=[{at: 1s, for: 9s, kind: zone-loss, zone: a}, {at: 5s, kind: zone-loss, zone: a}]",
+        &["faults.1", "overlap", "zone a"],
+    ),
+    (
+        UNIFIED,
+        "faults=[{at: 1s, kind: slow-rank, group: main/0, factor: 0.5}]",
+        &["faults.0", "faster"],
+    ),
+    (
+        UNIFIED,
+        "faults=[{at: 1s, kind: slow-rank, group: main/0}]",
+        &["faults.0.factor", "missing"],
+    ),
+    (
+        UNIFIED,
+        "faults=[{at: 1s, for: 1s, kind: prefix-cache-flush, group: main/0}]",
+        &["faults.0", "leave `for` out"],
+    ),
+    (
+        UNIFIED,
+        "fault_rates={zone: {repair: 1h}}",
+        &["fault_rates.zone.mtbf_hours", "no figure is published"],
+    ),
+    (
+        UNIFIED,
+        "fault_rates={node: {mtbf_hours: 0, repair: 1h}}",
+        &["fault_rates.node.mtbf_hours", "above 0"],
+    ),
+];
+
+#[test]
+fn what_cannot_be_is_refused_with_place_and_remedy() {
+    let mut complaints = Vec::new();
+    for (text, set, wanted) in REFUSED {
+        match plan(text, &[set]) {
+            Ok(_) => complaints.push(format!("{set}\n  was accepted")),
+            Err(error) => {
+                let missing: Vec<_> = wanted.iter().filter(|part| !error.contains(**part)).collect();
+                if !missing.is_empty() || error.contains('\n') {
+                    complaints.push(format!("{set}\n  error: {error}\n  lacks: {missing:?}"));
+                }
+            }
+        }
+    }
+    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+}
+
+#[test]
+fn modelled_clients_and_neuron_groups_are_refused() {
+    let clients = plan(
+        UNIFIED,
+        &["load={model: closed-loop, concurrency: 2, client: {kind: thread-pool}}"],
+    );
+    let error = clients.unwrap_err();
+    assert!(
+        error.contains("load.client") && error.contains("cluster"),
+        "{error}"
+    );
+    let neuron = SPLIT
+        .replace("accelerator: h100-sxm", "accelerator: trn2")
+        .replace(
+            "engine: {version: \"0.28.0\", max_model_len: 4096, max_num_seqs: 64}",
+            "engine: {max_num_seqs: 4, seq_len: 2048}",
+        )
+        .replace(", instance: p5.48xlarge", "");
+    let error = plan(&neuron, &[]).unwrap_err();
+    assert!(
+        error.contains("cluster.pools.0.role") && error.contains("neuron"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_block_of_an_unknown_model_must_be_stated() {
+    let bare = SPLIT
+        .replace("  model: llama-3.1-8b\n  accelerator: h100-sxm\n", "")
+        .replace("max_num_seqs: 64", "max_num_seqs: 64, num_gpu_blocks: 1000")
+        .replace(", instance: p5.48xlarge", "");
+    let error = plan(&bare, &[]).unwrap_err();
+    assert!(error.contains("cluster.transfer.block"), "{error}");
+    let config = fleet(
+        &bare,
+        &[
+            "cluster.transfer.block=2MiB",
+            "cluster.transfer.block_descriptors=64",
+        ],
+    );
+    assert_eq!(config.pools[1].block_bytes, 2 << 20);
+    assert_eq!(config.pools[1].block_descriptors, 64);
+}
