@@ -253,8 +253,14 @@ impl<R: Recorder> Fleet<'_, R> {
 
     pub(super) fn next_stage(&mut self, number: u32, incarnation: u32) {
         let group = &self.groups[number as usize];
-        if group.incarnation == incarnation && matches!(group.phase(), Phase::Starting(_)) {
-            self.enter_next_stage(number);
+        if group.incarnation != incarnation {
+            return;
+        }
+        match group.phase() {
+            // It was ordered for this instant.
+            Phase::Absent => self.start_group(number),
+            Phase::Starting(_) => self.enter_next_stage(number),
+            _ => {}
         }
     }
 

@@ -243,3 +243,25 @@ fn a_failed_group_on_a_spot_node_comes_back_once() {
         );
     }
 }
+
+/// A spot node that is away for a while: its group comes back on another one after that.
+#[test]
+fn a_spot_node_that_is_away_for_a_while_is_replaced_then() {
+    let mut config = unified(2, roomy(8));
+    config.pools[0].start = START;
+    config.pools[0].max_groups = 4;
+    let notice = FaultKind::SpotNotice {
+        node: 0,
+        notice: ms(60),
+    };
+    config.faults = fault(50, Some(200), notice);
+    let (_, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 10, 1), (500, 10, 1)]));
+    // Told at 50, gone at 110, to be had again at 310: 40 + 30 + 20 + 5 + 1.
+    let expected = [(0, Phase::Ready), (50, Phase::Draining), (50, Phase::Stopped)];
+    assert_eq!(phases(&cluster, 0), expected);
+    assert_eq!(
+        phases(&cluster, 2).first(),
+        Some(&(310, Phase::Starting(Stage::Provision)))
+    );
+    assert_eq!(phases(&cluster, 2).last(), Some(&(406, Phase::Ready)));
+}
