@@ -423,11 +423,10 @@ impl VllmEngine {
                 since > 0 && since <= plan
             };
             let slots: Vec<u32> = self.running.slots().iter().copied().filter(was_in).collect();
-            // A plan may be written back in parts: some of its rows before, others now.
-            let written = &mut self.steady.written_back;
-            match written.iter_mut().find(|(of, _)| *of == plan) {
-                Some((_, before)) => before.extend(slots),
-                None => written.push_back((plan, slots)),
+            // It may be there from the last time that its state was written back.
+            match self.steady.written_back.iter_mut().find(|(of, _)| *of == plan) {
+                Some((_, listed)) => listed.extend(slots),
+                None => self.steady.written_back.push_back((plan, slots)),
             }
         }
         for place in 0..self.running.len() {

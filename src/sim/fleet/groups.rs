@@ -161,6 +161,12 @@ impl<R: Recorder> Fleet<'_, R> {
         {
             slowdowns.push((None, factor));
         }
+        let slow = self
+            .control
+            .slow_revisions
+            .iter()
+            .filter(|(_, of, _)| *of == revision);
+        slowdowns.extend(slow.map(|&(number, _, factor)| (Some(number), factor)));
         self.groups.push(Group {
             pool,
             slot,
@@ -247,8 +253,14 @@ impl<R: Recorder> Fleet<'_, R> {
 
     pub(super) fn next_stage(&mut self, number: u32, incarnation: u32) {
         let group = &self.groups[number as usize];
-        if group.incarnation == incarnation && matches!(group.phase(), Phase::Starting(_)) {
-            self.enter_next_stage(number);
+        if group.incarnation != incarnation {
+            return;
+        }
+        match group.phase() {
+            // It was ordered for this instant.
+            Phase::Absent => self.start_group(number),
+            Phase::Starting(_) => self.enter_next_stage(number),
+            _ => {}
         }
     }
 
@@ -401,6 +413,15 @@ impl<R: Recorder> Fleet<'_, R> {
         }
     }
 
+    /// A failed group that never comes back is out of the routes.
+    pub(super) fn give_up_group(&mut self, number: u32) {
+        if std::mem::take(&mut self.groups[number as usize].is_routed) {
+            self.router.left(number);
+            self.prefill_router.left(number);
+        }
+        self.stop_group(number);
+    }
+
     fn stop_group(&mut self, number: u32) {
         self.groups[number as usize].incarnation += 1;
         self.become_phase(number, Phase::Stopped);
@@ -419,7 +440,6 @@ impl<R: Recorder> Fleet<'_, R> {
     /// Rollouts hear of groups in new phases, and draining groups that have nothing left end, until nothing changes.
     pub(super) fn settle_groups(&mut self) {
         loop {
-            self.settle_control();
             let drains = self.groups.iter().any(|g| g.phase() == Phase::Draining);
             for number in 0..self.groups.len() as u32 * u32::from(drains) {
                 let group = &self.groups[number as usize];
@@ -427,7 +447,7 @@ impl<R: Recorder> Fleet<'_, R> {
                     self.stop_group(number);
                 }
             }
-            if !self.control.pools_changed {
+            if !self.settle_control() {
                 return;
             }
         }
