@@ -252,13 +252,7 @@ impl<R: Recorder> Fleet<'_, R> {
                 .filter(|g| g.pool == pool && g.phase() != Phase::Stopped)
                 .count();
             if exist < most {
-                let revision = self
-                    .groups
-                    .iter()
-                    .filter(|g| g.pool == pool)
-                    .map(|g| g.revision)
-                    .max();
-                let group = self.add_group(pool, revision.unwrap_or(0));
+                let group = self.add_group(pool, self.revision_to_start(pool));
                 self.start_group(group);
             }
         }
@@ -270,11 +264,27 @@ impl<R: Recorder> Fleet<'_, R> {
         }
     }
 
+    /// The revision of groups that an autoscaler adds: the one that a rollout is bringing in, if there is one.
+    fn revision_to_start(&self, pool: usize) -> u32 {
+        let roll = self.control.rolls.iter().find(|r| r.pool == pool);
+        match roll.map(|r| r.rollout.phase()) {
+            Some(RolloutPhase::Rolling) => 1,
+            Some(RolloutPhase::RollingBack) => 0,
+            _ => {
+                let of_pool = self.groups.iter().filter(|g| g.pool == pool);
+                let serving = of_pool.filter(|g| g.phase() == Phase::Ready);
+                serving.map(|g| g.revision).min().unwrap_or(0)
+            }
+        }
+    }
+
     fn drain_some(&mut self, pool: usize, count: u32, revision: Option<u32>, timeout: Option<SimDuration>) {
         let of_pool = |g: &super::groups::Group| g.pool == pool && revision.is_none_or(|r| r == g.revision);
         let mut chosen: Vec<(bool, u32)> = (0..)
             .zip(&self.groups)
-            .filter(|(_, g)| of_pool(g) && matches!(g.phase(), Phase::Ready | Phase::Starting(_) | Phase::Failed))
+            .filter(|(_, g)| {
+                of_pool(g) && matches!(g.phase(), Phase::Ready | Phase::Starting(_) | Phase::Failed)
+            })
             .map(|(number, g)| (g.phase() == Phase::Ready, number))
             .collect();
         chosen.sort_by_key(|&(ready, number)| (ready, std::cmp::Reverse(number)));
