@@ -20,7 +20,7 @@ const FIGURES: [(&str, &str, Figure); 4] = [
 /// Which columns of clusters a sweep has: those in which some configuration has something.
 #[derive(Debug)]
 pub struct ClusterColumns {
-    groups: bool,
+    pools: Vec<String>,
     figures: Vec<(&'static str, &'static str, Figure)>,
 }
 
@@ -32,7 +32,12 @@ impl ClusterColumns {
             points.flat_map(|p| &p.runs).filter_map(|r| r.cluster.as_ref())
         };
         Self {
-            groups: configurations.iter().any(|c| !c.groups.is_empty()),
+            pools: configurations
+                .iter()
+                .find(|c| !c.groups.is_empty())
+                .map_or_else(Vec::new, |c| {
+                    c.groups.iter().map(|(pool, _)| pool.clone()).collect()
+                }),
             figures: FIGURES
                 .into_iter()
                 .filter(|(_, _, figure)| runs().any(|run| figure(run).is_some()))
@@ -42,22 +47,27 @@ impl ClusterColumns {
 
     /// Their headings.
     pub fn columns(&self) -> Vec<Column> {
-        let groups = self.groups.then(|| Column::plain("groups"));
+        let groups = self
+            .pools
+            .iter()
+            .map(|pool| Column::with_unit(pool.as_str(), "groups"));
         let figures = self
             .figures
             .iter()
             .map(|(name, unit, _)| Column::with_unit(*name, *unit));
-        groups.into_iter().chain(figures).collect()
+        groups.chain(figures).collect()
     }
 
     /// What a configuration has in them, at the load that stands for it.
     pub fn cells(&self, configuration: &Configuration, point: Option<&LoadPoint>) -> Vec<Cell> {
-        let listed = configuration.groups.iter().map(|(pool, n)| format!("{pool} {n}"));
-        let groups = self.groups.then(|| listed.collect::<Vec<_>>().join(", ").into());
+        let groups = self.pools.iter().map(|pool| {
+            let found = configuration.groups.iter().find(|(name, _)| name == pool);
+            found.map(|&(_, n)| u64::from(n)).into()
+        });
         let figures = self.figures.iter().map(|(_, _, figure)| {
             let of_run = |r: &RunOutcome| r.cluster.as_ref().and_then(figure);
             point.and_then(|p| p.mean(of_run)).into()
         });
-        groups.into_iter().chain(figures).collect()
+        groups.chain(figures).collect()
     }
 }
