@@ -167,6 +167,9 @@ impl Recorder for FullRecorder {
         let TokenLog::Segments(segments) = &request.tokens else {
             return;
         };
+        if segments.is_empty() {
+            return;
+        }
         let ends = &self.replica(request.replica).step_ends;
         let times = segments.iter().flat_map(|s| {
             let steps = ends.iter().skip(s.first_step as usize).take(s.steps as usize);

@@ -17,8 +17,8 @@ use crate::units::{SimDuration, SimTime};
 enum Host {
     /// Nothing; it acts as soon as there is something to do.
     Free,
-    /// Taking a request into the engine.
-    Adding(RequestId),
+    /// Taking a request into the engine; none, if it was given up meanwhile.
+    Adding(Option<RequestId>),
     /// The gap after a step.
     Between,
     /// Waiting for the oldest batch under way.
@@ -185,14 +185,14 @@ impl Replica {
         let ended = std::mem::replace(&mut self.host, Host::Free);
         self.woke = Some((now, ended));
         match ended {
-            Host::Adding(id) => self.submit(id, now, around),
+            Host::Adding(Some(id)) => self.submit(id, now, around),
             Host::Blocked => {
                 self.take_result(now, around);
                 self.owes_gap = self.host_times.between_steps > SimDuration::ZERO;
                 self.tell_arrived();
             }
             Host::Polling => self.tell_arrived(),
-            Host::Between | Host::Free => {}
+            Host::Adding(None) | Host::Between | Host::Free => {}
         }
     }
 
@@ -262,7 +262,7 @@ impl Replica {
     fn take_inbox<R: Recorder>(&mut self, now: SimTime, around: &mut Surroundings<'_, R>) -> bool {
         while let Some(id) = self.inbox.pop_front() {
             if self.host_times.adds_take_time() {
-                self.host = Host::Adding(id);
+                self.host = Host::Adding(Some(id));
                 return true;
             }
             self.submit(id, now, around);
@@ -568,6 +568,9 @@ impl Replica {
     pub fn abort<R: Recorder>(&mut self, id: RequestId, around: &mut Surroundings<'_, R>) {
         self.inbox.retain(|&other| other != id);
         self.arrived.retain(|&(other, _)| other != id);
+        if self.host == Host::Adding(Some(id)) {
+            self.host = Host::Adding(None);
+        }
         if self.engine.abort(id) {
             self.cut_off(around);
         }

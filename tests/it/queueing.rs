@@ -47,7 +47,7 @@ fn queue(seats: u32) -> WorldConfig {
 }
 
 /// Mean wait for the first step, in seconds, of the requests after the first tenth.
-fn mean_wait_s(record: &RunRecord) -> f64 {
+pub fn mean_wait_s(record: &RunRecord) -> f64 {
     let waits: Vec<f64> = record
         .requests
         .iter()
@@ -66,7 +66,7 @@ fn mean_and_error(samples: &[f64]) -> (f64, f64) {
 }
 
 /// The law holds within 4.5 standard errors, and these are small enough for that to mean something.
-fn assert_law(name: &str, samples: &[f64], law: f64, widest: f64) {
+pub fn assert_law(name: &str, samples: &[f64], law: f64, widest: f64) {
     let (mean, error) = mean_and_error(samples);
     assert!(
         error / law < widest,
@@ -79,7 +79,7 @@ fn assert_law(name: &str, samples: &[f64], law: f64, widest: f64) {
 }
 
 /// `n` Poisson arrivals at `rate` a second with (input, output) lengths drawn by `lengths`.
-fn poisson(
+pub fn poisson(
     seed: u64,
     n: usize,
     rate: f64,
@@ -161,7 +161,7 @@ fn m_g_1_mean_wait_is_pollaczek_khinchine() {
 }
 
 /// Probability that an arrival at c servers with offered load a (Erlang) has to wait.
-fn erlang_c(c: u32, a: f64) -> f64 {
+pub fn erlang_c(c: u32, a: f64) -> f64 {
     let blocking = (1..=c).fold(1.0, |b, k| a * b / (f64::from(k) + a * b));
     blocking / (1.0 - a / f64::from(c) * (1.0 - blocking))
 }

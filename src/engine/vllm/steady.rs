@@ -422,8 +422,12 @@ impl VllmEngine {
                 let since = self.request(slot).steady_since;
                 since > 0 && since <= plan
             };
-            let slots = self.running.slots().iter().copied().filter(was_in).collect();
-            self.steady.written_back.push_back((plan, slots));
+            let slots: Vec<u32> = self.running.slots().iter().copied().filter(was_in).collect();
+            // It may be there from the last time that its state was written back.
+            match self.steady.written_back.iter_mut().find(|(of, _)| *of == plan) {
+                Some((_, listed)) => listed.extend(slots),
+                None => self.steady.written_back.push_back((plan, slots)),
+            }
         }
         for place in 0..self.running.len() {
             let slot = self.running.slots()[place];

@@ -43,9 +43,10 @@ pub(super) struct Control {
     pub scheduled: u32,
     /// Some group has entered another phase.
     pub pools_changed: bool,
-    /// Attempts sent to groups since the autoscalers last counted them.
-    pub arrivals: u64,
-    counted_at: SimTime,
+    /// Of each pool: attempts sent to its groups since its autoscaler last counted them, and when that was.
+    pub arrivals: Vec<(u64, SimTime)>,
+    /// Faults that slow a revision: groups of it that come later, too.
+    pub slow_revisions: Vec<(usize, u32, Ratio)>,
 }
 
 /// How traffic is split while a canary is watched.
@@ -79,8 +80,8 @@ impl Control {
             stale: Vec::new(),
             scheduled: 0,
             pools_changed: false,
-            arrivals: 0,
-            counted_at: SimTime::ZERO,
+            arrivals: vec![(0, SimTime::ZERO); config.pools.len()],
+            slow_revisions: Vec::new(),
         })
     }
 
@@ -223,14 +224,11 @@ impl<R: Recorder> Fleet<'_, R> {
                 Phase::Absent | Phase::Stopped => {}
             }
         }
-        let since = now.since(self.control.counted_at).as_secs_f64();
+        let (arrivals, counted_at) = std::mem::replace(&mut self.control.arrivals[pool], (0, now));
+        let since = now.since(counted_at).as_secs_f64();
         reading.ready = observed.ready;
         reading.kv_usage = kv / f64::from(observed.ready.max(1));
-        reading.requests_per_s = if since > 0.0 {
-            self.control.arrivals as f64 / since
-        } else {
-            0.0
-        };
+        reading.requests_per_s = if since > 0.0 { arrivals as f64 / since } else { 0.0 };
         if self.config.pools[pool].role != PoolRole::Prefill {
             reading.waiting += self.gateway.queue.len() as u64;
             reading.in_flight += self.gateway.queue.len() as u64;
@@ -240,7 +238,6 @@ impl<R: Recorder> Fleet<'_, R> {
                 .peek()
                 .map_or(SimDuration::ZERO, |item| now.since(item.at));
         }
-        (self.control.arrivals, self.control.counted_at) = (0, now);
         observed.reading = reading;
         observed
     }
@@ -266,13 +263,18 @@ impl<R: Recorder> Fleet<'_, R> {
             }
         }
         self.drain_some(pool, change.min(0).unsigned_abs(), None, None);
+        let state = self.fleet_state(pool);
+        let total = state.ready() + state.old_starting + state.new_starting;
+        for roll in self.control.rolls.iter_mut().filter(|r| r.pool == pool) {
+            roll.rollout.set_total(total);
+        }
     }
 
     fn drain_some(&mut self, pool: usize, count: u32, revision: Option<u32>, timeout: Option<SimDuration>) {
         let of_pool = |g: &super::groups::Group| g.pool == pool && revision.is_none_or(|r| r == g.revision);
         let mut chosen: Vec<(bool, u32)> = (0..)
             .zip(&self.groups)
-            .filter(|(_, g)| of_pool(g) && matches!(g.phase(), Phase::Ready | Phase::Starting(_)))
+            .filter(|(_, g)| of_pool(g) && matches!(g.phase(), Phase::Ready | Phase::Starting(_) | Phase::Failed))
             .map(|(number, g)| (g.phase() == Phase::Ready, number))
             .collect();
         chosen.sort_by_key(|&(ready, number)| (ready, std::cmp::Reverse(number)));
@@ -281,13 +283,15 @@ impl<R: Recorder> Fleet<'_, R> {
         }
     }
 
-    /// After all else at an instant: rollouts hear of groups in new phases.
-    pub(super) fn settle_control(&mut self) {
-        if std::mem::take(&mut self.control.pools_changed) {
+    /// After all else at an instant: rollouts hear of groups in new phases. Whether there were any.
+    pub(super) fn settle_control(&mut self) -> bool {
+        let changed = std::mem::take(&mut self.control.pools_changed);
+        if changed {
             for index in 0..self.control.rolls.len() {
                 self.roll(index);
             }
         }
+        changed
     }
 
     fn wake_rollouts(&mut self) {

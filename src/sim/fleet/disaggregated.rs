@@ -266,10 +266,16 @@ impl<R: Recorder> Fleet<'_, R> {
             return;
         };
         reading.is_done = true;
+        let (from, known) = (reading.from, reading.known);
         if let Some(id) = reading.transfer.take() {
             self.transfers.remove(&id);
             self.network.cancel(self.kernel.now(), id);
             self.watch_network();
+        }
+        let (now, transfer) = (self.kernel.now(), &self.config.transfer);
+        if let Some(held) = self.attempts.find(from).and_then(|a| a.held.as_mut()) {
+            // Its heartbeats so far count; there will be no more.
+            held.until = held.renewed(known, now, transfer.heartbeat, transfer.renewal);
         }
     }
 

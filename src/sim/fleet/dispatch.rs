@@ -133,6 +133,7 @@ impl<R: Recorder> Fleet<'_, R> {
         if let Some(at) = gives_up.into_iter().flatten().min()
             && decision == Decision::Queue
         {
+            self.jobs.get(job).gives_up = Some(at);
             self.kernel
                 .schedule(at, Class::Control, Event::Timeout(job, Wait::Gateway));
         }
@@ -223,10 +224,14 @@ impl<R: Recorder> Fleet<'_, R> {
             session: asked.session,
             tenant: asked.tenant,
         };
+        let sees_the_present = self.sees_the_present();
         let router = match among {
             Among::Prefill => &mut self.prefill_router,
             Among::Answering => &mut self.router,
         };
+        if sees_the_present {
+            router.snapshot();
+        }
         let chosen = router.choose(now, &asked, &candidates);
         let chosen = chosen.map(|index| candidates[index].target);
         self.gateway.candidates = candidates;
@@ -330,7 +335,7 @@ impl<R: Recorder> Fleet<'_, R> {
         }
         j.places.push(place);
         self.groups[group as usize].took(size);
-        self.control.arrivals += 1;
+        self.control.arrivals[self.groups[group as usize].pool].0 += 1;
         let inbound = self.config.front_end.inbound;
         if inbound == SimDuration::ZERO {
             self.deliver(place);
@@ -342,7 +347,7 @@ impl<R: Recorder> Fleet<'_, R> {
             && leg == Leg::Whole
             && let Some(at) = hedge.next_at(now, self.jobs.get(job).hedges)
         {
-            self.kernel.schedule(at, Class::Control, Event::Hedge(job));
+            self.kernel.schedule(at, Class::Control, Event::Hedge(place));
         }
         place
     }
@@ -350,13 +355,23 @@ impl<R: Recorder> Fleet<'_, R> {
     /// The rank of a group that its balancer chooses (rule S74).
     fn choose_rank(&mut self, job: JobNumber, number: u32) -> u32 {
         let now = self.now();
-        if self.groups[number as usize].replicas.len() > 1 && self.sees_the_present() {
+        if let [only] = self.groups[number as usize].replicas[..] {
+            return only;
+        }
+        let sees_the_present = self.sees_the_present();
+        if sees_the_present {
             self.read_metrics(number);
+            self.groups[number as usize].balancer.snapshot();
         }
+        // In the present, what is on its way to a rank waits there, too.
+        let waits = |rank: &super::groups::Rank| match sees_the_present {
+            true => rank
+                .seen
+                .waiting
+                .max(rank.in_flight.saturating_sub(rank.seen.running)),
+            false => rank.seen.waiting,
+        };
         let group = &mut self.groups[number as usize];
-        if group.replicas.len() == 1 {
-            return group.replicas[0];
-        }
         let asked = &self.jobs.get(job).asked;
         let asked = Asked {
             input_tokens: asked.input_tokens,
@@ -370,7 +385,7 @@ impl<R: Recorder> Fleet<'_, R> {
             .zip(&group.ranks)
             .map(|(&replica, rank)| Candidate {
                 target: replica,
-                waiting: rank.seen.waiting,
+                waiting: waits(rank),
                 running: rank.seen.running,
                 kv_usage: rank.seen.kv_usage,
                 in_flight: rank.in_flight,
@@ -406,16 +421,16 @@ impl<R: Recorder> Fleet<'_, R> {
         }
     }
 
-    /// A job may be sent to a second group.
-    pub(super) fn hedge(&mut self, job: JobNumber) {
-        if self.jobs.has_ended(job) || self.jobs.get(job).state != JobState::Active {
+    /// The last copy of a job has waited so long that another one may be sent to a second group.
+    pub(super) fn hedge(&mut self, last: Place) {
+        let Some(attempt) = self.attempts.find(last).filter(|a| !a.is_over) else {
             return;
-        }
+        };
+        let job = attempt.job;
         let places = self.jobs.get(job).places.clone();
         let started = places
             .iter()
             .any(|&p| self.attempts.live(p).record.first_token.is_some());
-        let Some(&last) = places.last() else { return };
         let now = self.now();
         let budget = &mut self.gateway.hedge_budget;
         if started || budget.as_mut().is_some_and(|b| !b.may_retry(now)) {

@@ -119,23 +119,30 @@ impl<R: Recorder> Fleet<'_, R> {
         for place in std::mem::take(&mut self.jobs.get(job).places) {
             self.cancel(place);
         }
-        if status.is_some() {
-            self.gateway.answered.push(now);
+        if let Some(status) = status {
+            let by_engine = status == Status::Rejected && self.jobs.get(job).told.dispatched.is_some();
+            let seen = if by_engine {
+                self.config.front_end.seen(now, 0)
+            } else {
+                now
+            };
+            self.gateway.answered.push(seen);
         }
     }
 
     /// Gives up an attempt; its engine hears of it later.
     pub(super) fn cancel(&mut self, place: Place) {
         let attempt = self.attempts.get(place);
-        if attempt.is_over {
-            return;
-        }
-        let job = attempt.job;
-        self.leave_group(place);
-        self.stop_reading(place);
+        let (job, is_over) = (attempt.job, attempt.is_over);
         if !self.jobs.has_ended(job) {
             self.jobs.get(job).places.retain(|&p| p != place);
         }
+        if is_over {
+            // A prefill whose answer is on its way: nobody waits for it.
+            return;
+        }
+        self.leave_group(place);
+        self.stop_reading(place);
         let at = self.now() + self.config.gateway.cancel_latency;
         self.gateway.obligations += 1;
         self.kernel.schedule(at, Class::Control, Event::Cancel(place));
@@ -257,10 +264,17 @@ impl<R: Recorder> Fleet<'_, R> {
         if self.jobs.has_ended(job) {
             return;
         }
-        let state = self.jobs.get(job).state;
+        let (now, j) = (self.now(), self.jobs.get(job));
+        let (state, gives_up) = (j.state, j.gives_up);
         match wait {
-            Wait::Gateway if state != JobState::Queued => return,
+            Wait::Gateway if state != JobState::Queued || gives_up != Some(now) => return,
             Wait::FirstToken if self.has_first_token(job) => return,
+            // It is tried again already.
+            Wait::FirstToken
+                if state == JobState::BacksOff && self.config.gateway.retry.retry_on.timed_out =>
+            {
+                return;
+            }
             _ => {}
         }
         if state == JobState::Queued {
@@ -282,7 +296,9 @@ impl<R: Recorder> Fleet<'_, R> {
     }
 
     fn has_first_token(&mut self, job: JobNumber) -> bool {
-        let places = self.jobs.get(job).places.clone();
+        let mut places = self.jobs.get(job).places.clone();
+        // What a prefill samples is thrown away (rule D2).
+        places.retain(|&p| self.attempts.get(p).leg != Leg::Prefill);
         let mut of = places.iter().map(|&p| self.attempts.live(p).record.first_token);
         of.any(|t| t.is_some()) || self.jobs.get(job).record.first_token.is_some()
     }

@@ -2,6 +2,7 @@
 
 use super::world::{Event, Fleet};
 use crate::cluster::fault::{Fallback, FaultKind, groups_hit};
+use crate::cluster::lifecycle::Phase;
 use crate::cluster::ratio::Ratio;
 use crate::record::Recorder;
 use crate::sim::kernel::Class;
@@ -38,7 +39,10 @@ impl<R: Recorder> Fleet<'_, R> {
             FaultKind::KernelFallback { on, factor } => {
                 let groups = match on {
                     Fallback::Group(group) => vec![group],
-                    Fallback::Revision(revision) => self.of_revision(revision),
+                    Fallback::Revision(revision) => {
+                        self.control.slow_revisions.push((number, revision, factor));
+                        self.of_revision(revision)
+                    }
                 };
                 self.slow(&groups, number, factor, lasts);
             }
@@ -77,6 +81,7 @@ impl<R: Recorder> Fleet<'_, R> {
             FaultKind::WeightStoreSlow { .. } => self.control.weight_slowdowns.retain(|(n, _)| *n != number),
             FaultKind::StaleMetrics { .. } => self.control.stale.retain(|(n, _)| *n != number),
             FaultKind::SlowRank { .. } | FaultKind::KernelFallback { .. } => {
+                self.control.slow_revisions.retain(|(n, ..)| *n != number);
                 for group in 0..self.groups.len() as u32 {
                     let slowdowns = &mut self.groups[group as usize].slowdowns;
                     let before = slowdowns.len();
@@ -123,8 +128,16 @@ impl<R: Recorder> Fleet<'_, R> {
                 self.groups[number as usize].pool,
                 self.groups[number as usize].revision,
             );
-            if self.groups[number as usize].phase().exists() {
-                self.crash_group(number, "spot node taken");
+            match self.groups[number as usize].phase() {
+                Phase::Failed => self.give_up_group(number),
+                phase if phase.exists() => {
+                    self.crash_group(number, "spot node taken");
+                    // Nobody waits for this node to come back.
+                    if self.groups[number as usize].phase() == Phase::Failed {
+                        self.give_up_group(number);
+                    }
+                }
+                _ => {}
             }
             if restart && away.is_none() {
                 let group = self.add_group(pool, revision);

@@ -161,6 +161,12 @@ impl<R: Recorder> Fleet<'_, R> {
         {
             slowdowns.push((None, factor));
         }
+        let slow = self
+            .control
+            .slow_revisions
+            .iter()
+            .filter(|(_, of, _)| *of == revision);
+        slowdowns.extend(slow.map(|&(number, _, factor)| (Some(number), factor)));
         self.groups.push(Group {
             pool,
             slot,
@@ -247,8 +253,14 @@ impl<R: Recorder> Fleet<'_, R> {
 
     pub(super) fn next_stage(&mut self, number: u32, incarnation: u32) {
         let group = &self.groups[number as usize];
-        if group.incarnation == incarnation && matches!(group.phase(), Phase::Starting(_)) {
-            self.enter_next_stage(number);
+        if group.incarnation != incarnation {
+            return;
+        }
+        match group.phase() {
+            // It was ordered for this instant.
+            Phase::Absent => self.start_group(number),
+            Phase::Starting(_) => self.enter_next_stage(number),
+            _ => {}
         }
     }
 
@@ -392,8 +404,22 @@ impl<R: Recorder> Fleet<'_, R> {
                 }
             }
             Phase::Starting(_) => self.stop_group(number),
+            Phase::Failed => {
+                // It does not come back.
+                self.groups[number as usize].is_routed = false;
+                self.stop_group(number);
+            }
             _ => {}
         }
+    }
+
+    /// A failed group that never comes back is out of the routes.
+    pub(super) fn give_up_group(&mut self, number: u32) {
+        if std::mem::take(&mut self.groups[number as usize].is_routed) {
+            self.router.left(number);
+            self.prefill_router.left(number);
+        }
+        self.stop_group(number);
     }
 
     fn stop_group(&mut self, number: u32) {
@@ -411,18 +437,20 @@ impl<R: Recorder> Fleet<'_, R> {
         }
     }
 
-    /// Draining groups that have nothing left end.
+    /// Rollouts hear of groups in new phases, and draining groups that have nothing left end, until nothing changes.
     pub(super) fn settle_groups(&mut self) {
-        if !self.groups.iter().any(|g| g.phase() == Phase::Draining) {
-            return self.settle_control();
-        }
-        for number in 0..self.groups.len() as u32 {
-            let group = &self.groups[number as usize];
-            if group.phase() == Phase::Draining && group.in_flight == 0 && !self.has_work(number) {
-                self.stop_group(number);
+        loop {
+            let drains = self.groups.iter().any(|g| g.phase() == Phase::Draining);
+            for number in 0..self.groups.len() as u32 * u32::from(drains) {
+                let group = &self.groups[number as usize];
+                if group.phase() == Phase::Draining && group.in_flight == 0 && !self.has_work(number) {
+                    self.stop_group(number);
+                }
+            }
+            if !self.settle_control() {
+                return;
             }
         }
-        self.settle_control();
     }
 
     /// Requests are in its engines (cancelled ones, too, until that is known there), or prefills that others have not read.

@@ -43,6 +43,8 @@ pub(super) struct Job<K> {
     /// Tokens that a broken attempt left it, to go on from.
     pub resumed_tokens: u32,
     pub hedges: u32,
+    /// When its present wait at the gateway is too long.
+    pub gives_up: Option<SimTime>,
     /// What the group that prefilled for it told.
     pub prefilled: Option<RequestRecord>,
     /// The group that is to decode it, if it was chosen first (rule D23).
@@ -93,6 +95,7 @@ impl<K: Default> Jobs<K> {
             places: Vec::new(),
             resumed_tokens: 0,
             hedges: 0,
+            gives_up: None,
             prefilled: None,
             decode_group: None,
             prefill_locally: false,

@@ -36,8 +36,8 @@ pub(super) enum Event {
     Deliver(Place),
     /// A job is tried again.
     Retry(JobNumber),
-    /// A job may be sent a second time.
-    Hedge(JobNumber),
+    /// A job may be sent once more than with this copy, if that is not over.
+    Hedge(Place),
     /// A client gives up if it has no first token, no end, or no place behind the gateway.
     Timeout(JobNumber, Wait),
     /// A cancellation reaches the engine.
@@ -339,7 +339,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             }
             Event::Deliver(place) => self.deliver(place),
             Event::Retry(job) => self.retry(job),
-            Event::Hedge(job) => self.hedge(job),
+            Event::Hedge(place) => self.hedge(place),
             Event::Timeout(job, wait) => self.time_out(job, wait),
             Event::Cancel(place) => self.cancelled(place),
             Event::Broken(place) => self.broken(place),

@@ -102,7 +102,7 @@ fn pools(disaggregated: bool, groups: u32) -> Vec<PoolConfig> {
 }
 
 prop_compose! {
-    fn any_fleet()(
+    pub fn any_fleet()(
         (disaggregated, groups, policy) in (any::<bool>(), 2u32..5, any_policy()),
         faults in any_faults(2),
         fate in prop::sample::select(vec![Fate::Fail, Fate::Retry, Fate::Resume]),
@@ -159,7 +159,7 @@ prop_compose! {
     }
 }
 
-fn any_requests() -> impl Strategy<Value = Trace> {
+pub fn any_requests() -> impl Strategy<Value = Trace> {
     let row = (0u64..60, 1u32..200, 1u32..60, 0u32..3, prop::option::of(0u32..3));
     prop::collection::vec(row, 1..40).prop_map(|rows| {
         let mut at = 0;
@@ -177,7 +177,7 @@ fn any_requests() -> impl Strategy<Value = Trace> {
     })
 }
 
-fn assert_conserved(config: &FleetConfig, trace: &Trace, record: &RunRecord, cluster: &ClusterRecord) {
+pub fn assert_conserved(config: &FleetConfig, trace: &Trace, record: &RunRecord, cluster: &ClusterRecord) {
     assert_eq!(record.requests.len(), trace.requests.len());
     assert_eq!(cluster.jobs.len(), trace.requests.len());
     for (r, asked) in record.requests.iter().zip(&trace.requests) {

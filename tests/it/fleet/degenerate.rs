@@ -62,3 +62,36 @@ fn a_gateway_that_keeps_the_queue_is_one_queue_before_all_groups() {
     assert_eq!(record.requests[2].replica, record.requests[1].replica);
     assert!(record.requests.iter().all(|r| r.status == Status::Completed));
 }
+
+/// What an engine refuses is refused as in a world of replicas, and a client of a closed loop hears of it as late.
+#[test]
+fn a_refusal_is_that_of_a_world() {
+    let mut world = kneeboard::sim::WorldConfig {
+        engine: VllmConfig {
+            max_model_len: 100,
+            ..roomy(4)
+        },
+        replicas: 1,
+        load: LoadModel::ClosedLoop {
+            concurrency: 1,
+            think: ms(1),
+        },
+        host: kneeboard::sim::HostTimes::default(),
+        front_end: kneeboard::sim::FrontEnd::default(),
+        stall: None,
+        deadline: None,
+    };
+    let step = Price {
+        step: 10 * MS,
+        prefill_token: MS,
+    };
+    let rows = trace(&[(0, 200, 5), (0, 10, 2)]);
+    for (inbound, outbound) in [(0, 0), (2, 3)] {
+        (world.front_end.inbound, world.front_end.outbound) = (ms(inbound), ms(outbound));
+        let expected = run_at(Pace::Leap, &world, &step, &rows).unwrap();
+        let (record, _) = run_fleet(&cluster_of(&world), &step, &rows);
+        assert_eq!(record.requests, expected.requests);
+        assert_eq!(record.requests[0].status, Status::Rejected);
+        assert_eq!(record.requests[1].sent, at_ms(inbound + outbound + 1));
+    }
+}
