@@ -9,7 +9,7 @@
 //! Read the modules from the ground up; each may use those before it, never one after it.
 //!
 //! [`units`], [`rng`], [`input`], [`yaml`] · [`profile`] · [`workload`] · [`steptime`] · [`kv`] · [`engine`] ·
-//! [`record`] (plain data) · [`sim`] · [`metric`] · [`scenario`] · [`calibrate`] · [`explore`] · [`verify`] ·
+//! [`cluster`] · [`record`] (plain data) · [`sim`] · [`metric`] · [`scenario`] · [`calibrate`] · [`explore`] · [`verify`] ·
 //! [`report`] · [`cli`]
 //!
 //! # Time and order

@@ -9,6 +9,7 @@ use super::{Outcome, print};
 use crate::explore::published::StudyFile;
 use crate::input::InputError;
 use crate::metric::Summary;
+use crate::metric::cluster::ClusterSummary;
 use crate::profile::{Accelerator, EngineDefaults, Instance, Model};
 use crate::scenario::Scenario;
 use crate::steptime::{Fit, RooflineFit, StaticFit};
@@ -85,6 +86,11 @@ pub fn schemas() -> Vec<SchemaEntry> {
             name: "summary",
             about: "summary.json of a run folder",
             schema: || schema_for!(Summary),
+        },
+        SchemaEntry {
+            name: "cluster",
+            about: "cluster.json of a run folder",
+            schema: || schema_for!(ClusterSummary),
         },
         SchemaEntry {
             name: "conform",

@@ -19,9 +19,10 @@ use crate::metric::vllm_bench::{BenchInfo, BenchResult};
 use crate::record::ClusterRecord;
 use crate::record::Scrape;
 use crate::record::bundle::{self, BundleParts};
+use crate::report::cluster as cluster_report;
 use crate::report::compare::intervals_table;
 use crate::report::number::counted;
-use crate::report::run_page::{distributions, run_page};
+use crate::report::run_page::{cluster_plots, distributions, run_page};
 use crate::report::run_tables::summary_tables;
 use crate::report::tool_tables::tool_tables;
 use crate::scenario::Plan;
@@ -32,7 +33,8 @@ use crate::verify::predicted::{PredictedFigure, predicted};
 /// Simulate a scenario at its own load.
 ///
 /// Writes a folder: one subfolder a replication (raw-events.csv, summary.json, summary.csv, token-gaps.csv,
-/// result.json in the shape of `vllm bench serve`, lens.csv as the load generator of load.client prints it), plots, report.html, resolved.yaml, checksums.
+/// result.json in the shape of `vllm bench serve`, lens.csv as the load generator of load.client prints it; of a cluster
+/// cluster.json, groups.csv, tenants.csv, failure-timeline.jsonl, too), plots, report.html, resolved.yaml, checksums.
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
     #[command(flatten)]
@@ -106,7 +108,10 @@ pub fn run(args: &SimulateArgs, global: &Global) -> anyhow::Result<Outcome> {
         )?;
     }
     let plots = distributions(plan, &runs);
-    output::report(&args.output_dir, plan, &run_page(plan, &runs, &plots), &plots)?;
+    let of_cluster = cluster_plots(&study, &runs).map_err(unwrap_input)?;
+    let page = run_page(plan, &runs, &plots, &of_cluster);
+    let all: Vec<_> = plots.into_iter().chain(of_cluster).collect();
+    output::report(&args.output_dir, plan, &page, &all)?;
     output::seal(
         &args.output_dir,
         &output::command_line("simulate", &args.scenario.scenario, &args.scenario.set),
@@ -211,6 +216,9 @@ fn write_run(folder: &Path, plan: &Plan, run: &StudyRun, detailed: bool) -> std:
     )?;
     let result = BenchResult::of(&run.record, &bench_info(plan, detailed));
     write_figures(folder, &run.record, &run.summary, &result)?;
+    if let (Some(cluster), Some(figures)) = (&run.cluster, &run.figures) {
+        cluster_report::write(folder, cluster, figures)?;
+    }
     match plan.view() {
         Some(view) => write_lens(&folder.join(LENS_FILE), view, &run.record),
         None => Ok(()),
@@ -255,6 +263,9 @@ fn text(
         text += &run_text(i, run.steps(), replicas, &run.summary, run.extrapolated_share);
         for table in view.map_or_else(Vec::new, |view| tool_tables(view, &run.record)) {
             text += &format!("\n{}\n", table.terminal(WIDTH));
+        }
+        if let Some(figures) = &run.figures {
+            text += &format!("\n{}", cluster_report::tables(figures));
         }
     }
     if let Some(intervals) = intervals {

@@ -276,6 +276,7 @@ mod tests {
                 saturated,
                 livelocked: false,
                 extrapolated_share: None,
+                cluster: None,
             })
             .collect();
         LoadPoint { rate_rps: rate, runs }

@@ -69,6 +69,7 @@ mod tests {
             saturated,
             livelocked: false,
             extrapolated_share: None,
+            cluster: None,
         };
         LoadPoint {
             rate_rps,

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::cluster::ClusterOutcome;
+
 /// What one run at one load showed.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunOutcome {
@@ -30,6 +32,9 @@ pub struct RunOutcome {
     /// come; another run may meet either at a lower load too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub livelocked: bool,
+    /// What more there is to say of a cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterOutcome>,
     /// Steps whose batch lay outside the hull of the fitted ones, as a share; null without a fit.
     pub extrapolated_share: Option<f64>,
 }

@@ -1,10 +1,13 @@
 //! Many runs: sweeps over configurations, the search for capacity, and the knee.
 
 pub mod capacity;
+pub mod cluster;
 pub mod grid;
+mod group_capacity;
 pub mod knee;
 mod limits;
 pub mod load;
+mod outcome;
 pub mod published;
 mod stranded;
 pub mod study;

@@ -1,22 +1,27 @@
 //! One configuration at any load: simulate, summarise, and search for its capacity.
 
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
 use rayon::prelude::*;
 
-use super::capacity::{Capacity, Requirement, Search, find_capacity};
+use super::capacity::{Capacity, Search, find_capacity};
+use super::cluster::ClusterOutcome;
 use super::limits::limits_of;
 use super::load::{LoadPoint, RunOutcome};
+pub use super::outcome::{outcome, requirement, summary_options};
 pub use super::stranded::is_stranded;
 use super::stranded::tell_stranded;
 use super::watched::{Watched, share_outside, step_times};
 use crate::input::InputError;
+use crate::metric::cluster::{ClusterSummary, GroupCapacity};
 use crate::metric::saturation::ArrivalSpan;
 use crate::metric::streamed::StreamedSummary;
 use crate::metric::summary::Boundary;
-use crate::metric::{Diagnosis, Slo, Summary, SummaryOptions, Verdict, Window};
+use crate::metric::{Diagnosis, Summary, SummaryOptions, Verdict, Window};
 use crate::record::{ClusterRecord, RunRecord};
-use crate::scenario::{Machine, Plan, SloTargets};
+use crate::scenario::{Machine, Plan};
 use crate::sim::{self, FrontEnd, LoadModel, Pace, SimError, StreamError, WorldConfig};
 use crate::steptime::hull::HullBounds;
 
@@ -60,6 +65,8 @@ pub struct StudyRun {
     pub record: RunRecord,
     /// What happened in the cluster, if the plan is one.
     pub cluster: Option<ClusterRecord>,
+    /// The figures of that.
+    pub figures: Option<ClusterSummary>,
     /// Its figures.
     pub summary: Summary,
     /// Share of the steps whose batch lies outside what the step times were fitted to; `None` without a fit.
@@ -84,6 +91,8 @@ pub struct SummaryRun {
     pub summary: Summary,
     /// What happened in the cluster, if the plan is one.
     pub cluster: Option<ClusterRecord>,
+    /// What a search sees of that.
+    pub figures: Option<ClusterOutcome>,
     /// Replicas.
     pub replicas: usize,
     /// Steps of all replicas, those outside of the measured window too.
@@ -97,9 +106,11 @@ pub struct SummaryRun {
 pub struct Study {
     plan: Plan,
     /// One a pool; one where replicas are run apart.
-    machines: Vec<Machine>,
+    pub(super) machines: Vec<Machine>,
     bounds: Vec<Option<HullBounds>>,
     pace: Pace,
+    /// What a group of each pool carries, once it has been asked for.
+    pub(super) carries: OnceLock<BTreeMap<String, GroupCapacity>>,
 }
 
 /// Refuses a run of which nothing was measured.
@@ -167,6 +178,7 @@ impl Study {
             machines,
             plan,
             pace: Pace::default(),
+            carries: OnceLock::new(),
         }
     }
 
@@ -225,9 +237,14 @@ impl Study {
             diagnosis.because = LIVELOCK.into();
         }
         measures_something(plan, &summary)?;
+        let figures = match &cluster {
+            Some(cluster) => self.cluster_figures(plan, &record, cluster)?,
+            None => None,
+        };
         Ok(StudyRun {
             record,
             cluster,
+            figures,
             summary,
             extrapolated_share: share_outside(watched),
         })
@@ -256,6 +273,7 @@ impl Study {
                 replicas: run.record.replicas.len(),
                 steps: run.steps(),
                 summary: run.summary,
+                figures: run.figures.as_ref().map(ClusterOutcome::of),
                 cluster: run.cluster,
                 extrapolated_share: run.extrapolated_share,
             });
@@ -283,8 +301,11 @@ impl Study {
             tell_stranded(plan, &mut cluster, &mut summary);
             summary.notes.push(ALL_TOKENS.into());
             measures_something(plan, &summary)?;
+            let ended = (&cluster, told.replicas.as_slice(), told.end);
+            let figures = self.streamed_figures(plan, ended, &summary, span)?;
             return Ok(SummaryRun {
                 summary,
+                figures,
                 cluster: Some(cluster),
                 replicas: told.replicas.len(),
                 steps: told.steps,
@@ -301,6 +322,7 @@ impl Study {
         Ok(SummaryRun {
             summary,
             cluster: None,
+            figures: None,
             replicas: told.replicas.len(),
             steps: told.steps,
             extrapolated_share: share_outside(watched),
@@ -440,56 +462,5 @@ impl Study {
                 .push(format!("{rate:.3} req/s cannot be run ({reason})"));
         }
         Ok(capacity)
-    }
-}
-
-/// What a load must satisfy to count as carried.
-pub fn requirement(slo: &SloTargets) -> Requirement {
-    Requirement {
-        attainment: slo.attainment,
-        error_rate: slo.errors,
-    }
-}
-
-/// How the plan's runs are summarised.
-pub fn summary_options(plan: &Plan) -> SummaryOptions {
-    let s = &plan.slo;
-    SummaryOptions {
-        slo: Slo {
-            ttft: s.ttft,
-            itl: s.itl,
-            itl_quantile: s.itl_quantile,
-            tpot: s.tpot,
-            e2e: s.e2e,
-            attainment: Some(s.attainment),
-            errors: Some(s.errors),
-        },
-        window: Window::after(plan.measure.warmup, plan.measure.window),
-        ..SummaryOptions::default()
-    }
-}
-
-/// The figures of a run that a search looks at.
-pub fn outcome(run: &SummaryRun) -> RunOutcome {
-    let s = &run.summary;
-    // Without a target every completed request is good.
-    let completed = s.error_rate.map_or(0.0, |e| 1.0 - e);
-    let slo = s.slo.as_ref();
-    RunOutcome {
-        attainment: slo.and_then(|r| r.attainment).unwrap_or(completed),
-        error_rate: s.error_rate.unwrap_or(0.0),
-        goodput_rps: slo
-            .and_then(|r| r.goodput_rps)
-            .or(s.throughput.request_rps)
-            .unwrap_or(0.0),
-        throughput_rps: s.throughput.request_rps.unwrap_or(0.0),
-        output_tok_s: s.throughput.output_tok_s.unwrap_or(0.0),
-        ttft_p50_s: s.latency.ttft.p50,
-        ttft_p99_s: s.latency.ttft.p99,
-        e2e_mean_s: s.latency.e2e.mean,
-        itl_p99_s: s.latency.itl.p99,
-        saturated: s.saturated.unwrap_or(false),
-        livelocked: !s.livelocks.is_empty() || is_stranded(run.cluster.as_ref()),
-        extrapolated_share: run.extrapolated_share,
     }
 }

@@ -31,6 +31,9 @@ pub struct Configuration {
     pub setting: Vec<(String, Value)>,
     /// The setting as a short name.
     pub label: String,
+    /// Groups of each pool at the start, where it is a cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<(String, u32)>,
     /// What became of it.
     pub outcome: ConfigurationOutcome,
     /// What of its deployment the fit does not speak for (`tp`, `dtype`, …): its step times are an extrapolation.
@@ -93,6 +96,9 @@ fn run_one(plan: &Plan, machine: Option<&Machine>, setting: &Setting) -> Result<
     let carried_over = study
         .as_ref()
         .map_or_else(|_| Vec::new(), |s| s.carried_over().to_vec());
+    let groups = study
+        .as_ref()
+        .map_or_else(|_| Vec::new(), |s| groups_of(s.plan()));
     let outcome = match study.map_err(StudyError::Input).and_then(|s| outcome_of(&s)) {
         Ok(outcome) => outcome,
         Err(StudyError::Input(reason)) => ConfigurationOutcome::Infeasible(reason.to_string()),
@@ -104,9 +110,15 @@ fn run_one(plan: &Plan, machine: Option<&Machine>, setting: &Setting) -> Result<
     Ok(Configuration {
         setting: setting.clone(),
         label: label(setting),
+        groups,
         outcome,
         carried_over,
     })
+}
+
+fn groups_of(plan: &Plan) -> Vec<(String, u32)> {
+    let pools = plan.cluster().map_or(&[][..], |c| &c.config().pools);
+    pools.iter().map(|p| (p.name.clone(), p.groups)).collect()
 }
 
 fn outcome_of(study: &Study) -> Result<ConfigurationOutcome, StudyError> {

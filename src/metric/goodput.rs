@@ -89,6 +89,9 @@ pub struct SloReport {
     pub attainment: Option<f64>,
     /// Requests that met every target, a second of wall clock.
     pub goodput_rps: Option<f64>,
+    /// Their output tokens.
+    #[serde(default)]
+    pub good_output_tokens: Option<u64>,
     /// The share asked for, if one was.
     pub attainment_asked: Option<f64>,
     /// The largest error rate allowed, if one was given.
@@ -166,6 +169,8 @@ pub(super) struct Judged {
     met: [u64; 4],
     /// Met every target that is set.
     all: u64,
+    /// Output tokens of those.
+    output_tokens: u64,
 }
 
 impl Judged {
@@ -177,7 +182,10 @@ impl Judged {
             self.met[target as usize] += u64::from(meets);
             all &= meets;
         }
-        self.all += u64::from(all);
+        if all && request.status == Status::Completed {
+            self.all += 1;
+            self.output_tokens += u64::from(request.output_tokens);
+        }
     }
 
     /// Adds the counts of other requests.
@@ -185,6 +193,7 @@ impl Judged {
         let counts = self.met.iter_mut().zip(other.met);
         counts.for_each(|(a, b)| *a += b);
         self.all += other.all;
+        self.output_tokens += other.output_tokens;
     }
 }
 
@@ -236,6 +245,7 @@ impl SloReport {
             met,
             attainment: share(met),
             goodput_rps: met.filter(|_| seconds > 0.0).map(|met| met as f64 / seconds),
+            good_output_tokens: met.map(|_| measured.judged.output_tokens),
             attainment_asked: slo.attainment,
             errors_allowed: slo.errors,
             holds: holds(slo, &targets, measured.funnel),

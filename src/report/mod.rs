@@ -1,6 +1,7 @@
 //! What people read: tables for the terminal, SVG plots with their data, one self-contained HTML page.
 
 pub mod cluster;
+mod cluster_columns;
 pub mod compare;
 pub mod context;
 pub mod diagnosis_tables;

@@ -6,8 +6,10 @@ use super::html::{Block, Page, Section};
 use super::plot::Plot;
 use super::run_tables::summary_tables;
 use super::tool_tables::tool_tables;
-use crate::explore::study::{StudyRun, summary_options};
+use crate::explore::study::{Study, StudyError, StudyRun, summary_options};
+use crate::input::InputError;
 use crate::metric::Sample;
+use crate::metric::cluster::ClusterSeries;
 use crate::metric::latency::Latencies;
 use crate::metric::tokens::{GapProfile, TokenGaps};
 use crate::scenario::Plan;
@@ -57,8 +59,30 @@ fn latencies(plan: &Plan, run: &StudyRun) -> Latencies {
     Latencies::of(&run.record, &window, &gaps, &profiles)
 }
 
-/// The page.
-pub fn run_page(plan: &Plan, runs: &[StudyRun], plots: &[(&'static str, Plot)]) -> Page {
+/// What a cluster's first replication looked like over time; nothing of replicas apart.
+///
+/// # Errors
+/// [`StudyError`] for records that cannot be summarised.
+pub fn cluster_plots(study: &Study, runs: &[StudyRun]) -> Result<Vec<(&'static str, Plot)>, StudyError> {
+    let plan = study.plan();
+    let first = runs
+        .first()
+        .and_then(|run| Some((run, run.cluster.as_ref()?, run.figures.as_ref()?)));
+    let (Some((run, cluster, figures)), Some(options)) = (first, study.cluster_options(plan)?) else {
+        return Ok(Vec::new());
+    };
+    let series = ClusterSeries::of(&run.record, cluster, &options)
+        .map_err(|e| InputError::new(plan.origin(), e.to_string()))?;
+    Ok(super::cluster::plots(figures, &series))
+}
+
+/// The page; the plots of the cluster stand with the first run's figures.
+pub fn run_page(
+    plan: &Plan,
+    runs: &[StudyRun],
+    plots: &[(&'static str, Plot)],
+    of_cluster: &[(&'static str, Plot)],
+) -> Page {
     let view = plan.view();
     let mut sections: Vec<Section> = runs
         .iter()
@@ -77,6 +101,20 @@ pub fn run_page(plan: &Plan, runs: &[StudyRun], plots: &[(&'static str, Plot)]) 
             }
         })
         .collect();
+    for (i, figures) in runs
+        .iter()
+        .enumerate()
+        .filter_map(|(i, r)| Some((i, r.figures.as_ref()?)))
+    {
+        let plots = if i == 0 { of_cluster } else { &[] };
+        let section = super::cluster::section(figures, plots);
+        let heading = if runs.len() > 1 {
+            format!("{}, run {i}", section.heading)
+        } else {
+            section.heading
+        };
+        sections.push(Section { heading, ..section });
+    }
     sections.push(Section {
         heading: "Distributions".into(),
         blocks: plots.iter().map(|(_, plot)| Block::Plot(plot.clone())).collect(),

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::cluster_columns::ClusterColumns;
 use super::context::{context, footer, question, slo_text};
 use super::figures::{Curve, Goodput, ThroughputLatency};
 use super::html::{Block, Page, Section};
@@ -32,6 +33,8 @@ pub fn configurations_table(configurations: &[Configuration]) -> Table {
         Column::with_unit("ITL p99", "s"),
         Column::plain("extrapolated steps"),
     ]);
+    let of_cluster = ClusterColumns::of(configurations);
+    columns.extend(of_cluster.columns());
     let any_carried = configurations.iter().any(|c| !c.carried_over.is_empty());
     if any_carried {
         columns.push(Column::plain("carried over"));
@@ -44,6 +47,7 @@ pub fn configurations_table(configurations: &[Configuration]) -> Table {
     let mut table = Table::new("Configurations", columns);
     for (configuration, remark) in configurations.iter().zip(remarks) {
         let mut row = row(configuration);
+        row.extend(of_cluster.cells(configuration, reference_point(configuration)));
         row.extend(any_carried.then(|| configuration.carried_over.join(", ").into()));
         row.extend(any_remark.then(|| remark.into()));
         table.push(row);
@@ -136,6 +140,11 @@ pub fn points_table(configurations: &[Configuration]) -> Table {
         ("itl_p99", Some("s")),
         ("saturated", None),
         ("extrapolated_share", None),
+        ("usd_per_m_good_output_tokens", Some("USD")),
+        ("usd_per_good_request", Some("USD")),
+        ("j_per_good_request", Some("J")),
+        ("prefill_groups_needed", None),
+        ("decode_groups_needed", None),
     ];
     let columns = names
         .iter()
@@ -153,6 +162,7 @@ pub fn points_table(configurations: &[Configuration]) -> Table {
 }
 
 fn point_row(label: &str, rate_rps: f64, repeat: usize, run: &RunOutcome) -> Vec<Cell> {
+    let cluster = run.cluster.unwrap_or_default();
     vec![
         label.into(),
         rate_rps.into(),
@@ -168,6 +178,11 @@ fn point_row(label: &str, rate_rps: f64, repeat: usize, run: &RunOutcome) -> Vec
         run.itl_p99_s.into(),
         run.saturated.to_string().into(),
         run.extrapolated_share.into(),
+        cluster.usd_per_m_good_output_tokens.into(),
+        cluster.usd_per_good_request.into(),
+        cluster.j_per_good_request.into(),
+        cluster.prefill_groups_needed.into(),
+        cluster.decode_groups_needed.into(),
     ]
 }
 

@@ -28,5 +28,5 @@ pub use plan::{Plan, Resolved, StepTimeSource};
 pub use provenance::Source;
 pub use requests::PlanRequests;
 pub use resolve::{Axis, Measurement, SHORTEST_SCRAPE, SloTargets};
-pub use schema::Scenario;
+pub use schema::{Role, Scenario};
 pub use system::{ResolvedSystem, resolve_system};

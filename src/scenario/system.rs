@@ -40,6 +40,7 @@ pub fn resolve_system(system: System, origin: &str, base: &Path) -> Result<Resol
     let mut provenance = Provenance::default();
     // Only `system` is looked at; the rest is there because a scenario has it.
     let mut scenario = Scenario {
+        cost: None,
         kneeboard: 1,
         question: Question::default(),
         system,

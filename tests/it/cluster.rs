@@ -201,6 +201,41 @@ fn routers_are_as_they_are_described() {
 const REFUSED: &[(&str, &str, &[&str])] = &[
     (
         UNIFIED,
+        "cost={pue: {value: 0.9, source: a meter}}",
+        &["cost.pue.value", "found 0.9", "from 1"],
+    ),
+    (
+        UNIFIED,
+        "cost={pue: {value: 1.2, source: ' '}}",
+        &["cost.pue.source", "words"],
+    ),
+    (
+        UNIFIED,
+        "cost={other: [{name: storage, usd_h: -1}]}",
+        &["cost.other.0.usd_h", "found -1"],
+    ),
+    (
+        UNIFIED,
+        "cluster.pools.main.price={usd_h: -2}",
+        &["cluster.pools.0.price.usd_h", "found -2"],
+    ),
+    (
+        UNIFIED,
+        "cluster.pools.main.power={cap_w: 300}",
+        &["cluster.pools.0.power", "not known", "system.accelerator"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.pre.power={frequency_ratio: 1.5}",
+        &["cluster.pools.0.power", "frequency_ratio is 1.5"],
+    ),
+    (
+        SPLIT,
+        "cluster.pools.pre.power={cap_w: 20}",
+        &["cluster.pools.0.power", "cap"],
+    ),
+    (
+        UNIFIED,
         "cluster.pools.main.role=prefill",
         &["cluster.pools", "no decode pool"],
     ),

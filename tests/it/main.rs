@@ -13,6 +13,7 @@ mod leaping;
 mod legs;
 mod neuron_fits;
 mod neuron_programs;
+mod pd_ratio;
 mod profiles;
 mod queueing;
 mod scenario;

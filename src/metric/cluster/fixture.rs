@@ -181,6 +181,7 @@ pub fn facts() -> PoolFacts {
             cap_w: None,
             frequency_ratio: None,
         }),
+        capacity: None,
     }
 }
 

@@ -53,7 +53,9 @@ impl Good {
         let load = ArrivalSpan::of(run.requests.iter().map(|r| r.scheduled), &Window::WHOLE);
         let load = load.map(|span| (span.first, span.last));
         let under_load = load.map_or(SimDuration::ZERO, |(first, last)| last.since(first));
-        let window = options.window.unwrap_or_else(|| about_a_fiftieth(under_load));
+        // A run that goes on for very long after its load has no more windows than it may.
+        let shown = under_load.max(SimDuration(run.end.as_nanos() / MAX_WINDOWS * 200));
+        let window = options.window.unwrap_or_else(|| about_a_fiftieth(shown));
         let (length, end) = (window.as_nanos(), run.end.as_nanos());
         if length == 0 || end / length > MAX_WINDOWS {
             return Err(ClusterError::Window { window, end: run.end });
@@ -106,6 +108,17 @@ fn about_a_fiftieth(span: SimDuration) -> SimDuration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_that_lasts_far_longer_than_its_load_has_no_more_windows_than_it_may() {
+        let run = RunRecord {
+            requests: vec![crate::metric::fixture::offered(SimTime::ZERO)],
+            end: SimTime(100_000 * 1_000_000_000),
+            ..RunRecord::default()
+        };
+        let good = Good::of(&run, &ClusterOptions::default()).unwrap();
+        assert!(run.end.as_nanos() / good.window.as_nanos() <= MAX_WINDOWS);
+    }
 
     #[test]
     fn windows_are_round() {

@@ -25,9 +25,10 @@ use super::fairness::{Fairness, FairnessError};
 use crate::record::{ClusterRecord, RunRecord};
 use crate::units::{SimDuration, SimTime};
 
-pub use demand::{Demand, DemandBy, LinkFigures};
+pub use demand::{Demand, DemandBy, GroupBound, GroupCapacity, GroupNeeds, LinkFigures};
 pub use faults::{FaultFigures, Recovery};
 pub use groups::{GroupFigures, PoolFigures, Served, names};
+pub use money::streamed_account;
 pub use options::{ClusterOptions, DECODE_POWER_SHARE, PoolFacts, TenantFacts, power_of, price_of};
 pub use phases::{BusyShares, PhaseSeconds};
 pub use requests::{GatewayFigures, Outcomes};
@@ -290,6 +291,11 @@ fn limitations(
         (summary.demand.decode_groups.is_some()).then(|| {
             "a decoding group is busy whatever the size of its batch: demands and the P:D ratio hold for the batches of this \
              load, and understate what is left of a group with small ones"
+                .into()
+        }),
+        (summary.demand.needs.is_some()).then(|| {
+            "groups needed are of groups that are never idle and never short of requests: queues, chance and TTFT targets \
+             take more, and prompts found in a prefix cache less"
                 .into()
         }),
         (!summary.faults.is_empty()).then(|| {

@@ -3,13 +3,13 @@
 use super::ClusterError;
 use super::curve::spans;
 use super::good::Good;
-use super::groups::PoolFigures;
+use super::groups::{self, PoolFigures};
 use super::options::{ClusterOptions, PoolFacts};
 use super::phases::steps_of;
 use crate::cluster::lifecycle::{Phase, Stage};
 use crate::metric::cost::{Cost, PoolHours, ServedWork};
 use crate::metric::energy::{Devices, Energy, Interval, PowerModel, Work};
-use crate::record::{ClusterRecord, GroupRecord, ReplicaRecord, RunRecord};
+use crate::record::{ClusterRecord, GroupRecord, ReplicaRecord, ReplicaTotals, RunRecord};
 use crate::units::{SimDuration, SimTime};
 
 /// What was served for it.
@@ -53,6 +53,29 @@ pub fn cost(
     };
     let wall_hours = run.end.as_secs_f64() / 3_600.0;
     Ok(Some(Cost::of(&priced, &options.other_costs, wall_hours, served)?))
+}
+
+/// Cost and energy of a run whose requests and steps were not kept: groups' phases and busy times tell both.
+///
+/// # Errors
+/// [`ClusterError`] for prices and power that make no sense.
+pub fn streamed_account(
+    (cluster, replicas, end): (&ClusterRecord, &[ReplicaTotals], SimTime),
+    options: &ClusterOptions,
+    served: &ServedWork,
+) -> Result<(Option<Cost>, Option<Energy>), ClusterError> {
+    let busy = replicas.iter().map(|totals| ReplicaRecord {
+        busy: totals.busy,
+        ..ReplicaRecord::default()
+    });
+    let run = RunRecord {
+        replicas: busy.collect(),
+        end,
+        ..RunRecord::default()
+    };
+    let pools = groups::pool_figures(cluster, &groups::sums(&run, cluster));
+    let cost = cost(&run, &pools, options, served, 0.0)?;
+    Ok((cost, energy(&run, cluster, options, served)?))
 }
 
 /// One rank's devices.

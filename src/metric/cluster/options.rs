@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::demand::GroupCapacity;
 use crate::metric::cost::{InstancePrice, OtherCost};
 use crate::metric::energy::{Dynamic, PowerModel, Pue};
 use crate::metric::fairness::TokenWeights;
@@ -76,6 +77,8 @@ pub struct PoolFacts {
     pub instances_per_group: f64,
     /// What one accelerator draws.
     pub power: Option<PowerModel>,
+    /// What one group carries of this workload at its best; none leaves out how many are needed.
+    pub capacity: Option<GroupCapacity>,
 }
 
 impl PoolFacts {
@@ -88,6 +91,7 @@ impl PoolFacts {
             price: instance.and_then(price_of),
             instances_per_group: f64::from(accelerators_per_group) / f64::from(of_machine),
             power: power_of(accelerator),
+            capacity: None,
         }
     }
 }

@@ -35,6 +35,7 @@ pub fn all_tables(summary: &ClusterSummary) -> Vec<Table> {
         all.extend([tables::groups(summary), tables::group_phases(summary)]);
     }
     all.push(tables::demand(summary));
+    all.extend(tables::needs(summary));
     all.extend(tables::links(summary));
     all.extend(troubles::faults(summary));
     all.extend(troubles::recoveries(summary));

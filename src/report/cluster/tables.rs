@@ -1,6 +1,7 @@
 //! Tables of a cluster's run.
 
-use crate::metric::cluster::{BusyShares, ClusterSummary, DemandBy, PhaseSeconds, Served};
+use crate::metric::cluster::{BusyShares, ClusterSummary, DemandBy, GroupBound, PhaseSeconds, Served};
+use crate::report::number::significant;
 use crate::report::table::{Cell, Column, Table};
 
 /// Groups are listed one by one up to so many.
@@ -235,6 +236,49 @@ pub(super) fn demand(summary: &ClusterSummary) -> Table {
         }
     });
     table
+}
+
+/// Groups needed of each kind.
+pub(super) fn needs(summary: &ClusterSummary) -> Option<Table> {
+    let n = summary.demand.needs.as_ref()?;
+    let columns = vec![
+        Column::plain("kind"),
+        Column::with_unit("a group carries", "requests/s"),
+        Column::with_unit("batch", "requests/rank"),
+        Column::with_unit("step", "s"),
+        Column::plain("held by"),
+        Column::with_unit("needed", "groups"),
+    ];
+    let mut table = Table::new("Groups needed", columns);
+    let kinds = [
+        ("prefill", &n.prefill, n.prefill_groups),
+        ("decode", &n.decode, n.decode_groups),
+    ];
+    for (kind, capacity, needed) in kinds {
+        table.push(vec![
+            kind.into(),
+            capacity.requests_per_s.into(),
+            capacity.batch.map(u64::from).into(),
+            capacity.step_s.into(),
+            held_by(capacity.bound).into(),
+            needed.into(),
+        ]);
+    }
+    table.note = Some(format!(
+        "P:D {} at {} requests/s: what full batches within the target for the time between tokens carry.",
+        significant(n.prefill_per_decode, 3),
+        significant(n.offered_rps, 3)
+    ));
+    Some(table)
+}
+
+const fn held_by(bound: GroupBound) -> &'static str {
+    match bound {
+        GroupBound::StepTokens => "tokens of a step",
+        GroupBound::Seats => "seats",
+        GroupBound::Kv => "KV blocks",
+        GroupBound::TokenTarget => "target between tokens",
+    }
 }
 
 /// A row a link that carried something or has a known bandwidth.

@@ -3,6 +3,8 @@
 //! One unified pool behind a round-robin router, with nothing else said, is no cluster: its replicas are run apart from
 //! each other (`Plan::world`). Everything else is run by `sim::fleet` (`Plan::fleet`).
 
+mod accounts;
+mod clock;
 mod control;
 mod faults;
 mod filling;
@@ -15,6 +17,7 @@ mod transfer;
 
 use std::sync::Arc;
 
+pub(super) use clock::clocked;
 use filling::Filling;
 pub(super) use pools::resolve as resolve_pools;
 pub use pools::{Pools, ServedBy};
@@ -26,6 +29,7 @@ use super::schema::{FateWord, Pool, RecoveryRules, Role, Router, RouterPolicy, S
 use super::{provenance::Provenance, quantity::Span};
 use crate::cluster::fault::{Fault, Rates, timeline};
 use crate::input::InputError;
+use crate::metric::cluster::ClusterOptions;
 use crate::sim::fleet::{Fate, FleetConfig, PoolConfig, Recovery};
 use crate::sim::{FrontEnd, HostTimes, LoadModel};
 use crate::units::SimDuration;
@@ -42,6 +46,8 @@ pub struct ClusterPlan {
     pools: Arc<Pools>,
     /// Rates of faults, and until when they happen; `None`: as long as the run is known to last.
     rates: Option<(Rates, Option<SimDuration>)>,
+    /// What its figures are reckoned with.
+    accounts: ClusterOptions,
     /// What results must say.
     limitations: Vec<String>,
 }
@@ -59,6 +65,7 @@ pub fn is_cluster(scenario: &Scenario) -> bool {
         && c.transfer.is_none()
         && c.links.is_none()
         && c.recovery.is_none()
+        && scenario.cost.is_none()
         && scenario.faults.is_empty()
         && scenario.fault_rates.is_none();
     !(pools.len() <= 1 && pools.iter().all(is_plain) && plain_router && nothing_else)
@@ -85,6 +92,8 @@ pub fn plain_pool(groups: u32) -> Pool {
         start: None,
         nic: None,
         instance: None,
+        price: None,
+        power: None,
         placement: None,
         autoscale: None,
         rollout: None,
@@ -156,6 +165,8 @@ pub fn resolve(
         configs.push(pool);
     }
     check_size(&configs, &filling.blame())?;
+    let accounts = accounts::resolve(scenario, &pools, (&configs, &links), (&gateway, &filling.blame()))?;
+    limitations.extend(accounts::limitations(scenario));
     let topology = placement::resolve(scenario, &pools, &mut filling)?;
     let named = faults::Names::new(&topology, &links, &configs);
     let stated = faults::resolve(scenario, &named, &filling.blame())?;
@@ -181,6 +192,7 @@ pub fn resolve(
         config,
         pools,
         rates,
+        accounts,
         limitations,
     })
 }
@@ -276,6 +288,11 @@ impl ClusterPlan {
     /// The cluster without its load and without drawn faults.
     pub const fn config(&self) -> &FleetConfig {
         &self.config
+    }
+
+    /// What its figures are reckoned with: prices, power, bandwidths, tenants. Targets are not in it.
+    pub const fn accounts(&self) -> &ClusterOptions {
+        &self.accounts
     }
 
     /// What results must say about their own limits.

@@ -177,6 +177,14 @@ fn of_deployment(deployment: &Deployment, block_size: u32) -> BlockLayout {
     }
 }
 
+/// Bytes of a token's KV over all ranks of an engine, where model and accelerator are named.
+pub(super) fn kv_bytes_per_token(served: &ServedBy) -> Option<f64> {
+    let block_size = served.engine.config.block_size;
+    let deployment = served.engine.deployment.as_ref()?;
+    let block = of_deployment(deployment, block_size).bytes;
+    (block_size > 0).then(|| block as f64 / f64::from(block_size))
+}
+
 /// A block of a pool on its way; it matters in decode pools alone.
 pub(super) fn block_layout(
     scenario: &mut Scenario,

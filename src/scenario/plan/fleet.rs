@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Plan;
 use crate::engine::vllm::VllmConfig;
 use crate::input::InputError;
-use crate::scenario::cluster::{ClusterPlan, ServedBy};
+use crate::scenario::cluster::{ClusterPlan, ServedBy, clocked};
 use crate::scenario::machine::Machine;
 use crate::scenario::schema::Role;
 use crate::sim::fleet::FleetConfig;
@@ -68,9 +68,11 @@ impl Plan {
             None => Ok(vec![self.machine()?]),
             Some(cluster) => {
                 let pools = cluster.served_by().iter();
-                pools
-                    .map(|p| self.machine_of(&p.step_time_source, p.engine.deployment.as_ref()))
-                    .collect()
+                let machine = |p: &Arc<ServedBy>| {
+                    let machine = self.machine_of(&p.step_time_source, p.engine.deployment.as_ref())?;
+                    Ok(clocked(machine, &p.name, cluster.accounts()))
+                };
+                pools.map(machine).collect()
             }
         }
     }

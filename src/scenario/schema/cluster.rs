@@ -9,10 +9,12 @@ use super::System;
 use crate::scenario::quantity::{Bandwidth, Finite, Size, Span};
 
 mod control;
+mod cost;
 mod gateway;
 mod routing;
 
 pub use control::*;
+pub use cost::*;
 pub use gateway::*;
 pub use routing::*;
 
@@ -60,6 +62,10 @@ pub struct Pool {
     pub nic: Option<Bandwidth>,
     /// Instance profile that the groups run on.
     pub instance: Option<String>,
+    /// What its machines cost, in place of the price of the instance's profile.
+    pub price: Option<PriceRule>,
+    /// Clock and power cap of its accelerators; left out, the full clock and no cap.
+    pub power: Option<PowerRule>,
     /// Where the groups stand.
     pub placement: Option<PlacementRule>,
     /// Who changes the number of groups.

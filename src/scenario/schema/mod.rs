@@ -39,6 +39,8 @@ pub struct Scenario {
     pub faults: Vec<FaultEvent>,
     /// How often parts of the cluster fail: faults drawn by the seed, beside the stated ones.
     pub fault_rates: Option<FaultRates>,
+    /// What the cluster costs beside its machines.
+    pub cost: Option<CostRules>,
     /// Seeds, warm-up, window, repeats.
     #[serde(default)]
     pub measure: Measure,

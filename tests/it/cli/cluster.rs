@@ -138,3 +138,167 @@ fn bad_clusters_are_refused_in_one_paragraph() {
     )
     .refused(&["no entry 'decod'", "did you mean 'decode'"]);
 }
+
+fn cluster_json(folder: &Path) -> serde_json::Value {
+    json_file(&folder.join("run-0/cluster.json"))
+}
+
+#[test]
+fn a_cluster_is_told_in_files_tables_and_the_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = SPLIT.replace(
+        "measure: {seed: 3}",
+        "faults: [{at: 5s, kind: group-crash, group: prefill/1}]\n\
+         cost: {other: [{name: storage, usd_h: 3.6, source: an invoice}], pue: {value: 1.2, source: a meter}}\n\
+         measure: {seed: 3}",
+    );
+    let text = text.replace(
+        "nic: 50GB/s}",
+        "nic: 50GB/s, price: {usd_h: 36, source: an offer}}",
+    );
+    let (scenario, out) = (written(dir.path(), "pd.yaml", &text), dir.path().join("out"));
+    let ended = run_line("simulate {} -o {}", &[&scenario, &out]).with_code(0);
+    for table in ["Pools", "Groups needed", "Faults", "Cost", "storage"] {
+        assert!(ended.stdout.contains(table), "{table}: {}", ended.stdout);
+    }
+    let told = cluster_json(&out);
+    assert_eq!(told["outcomes"]["offered"], 150);
+    // A cent a second for each of three groups, and a tenth of a cent for the storage.
+    let (usd, end_s) = (
+        told["cost"]["usd"].as_f64().unwrap(),
+        told["judged_by"]["end_s"].as_f64().unwrap(),
+    );
+    close(usd, 0.031 * end_s);
+    let needs = &told["demand"]["needs"];
+    // 510 tokens are 31.9 blocks on the average, and half a block is empty: 1999 hold 61 requests of 20 tokens.
+    close(
+        needs["decode"]["requests_per_s"].as_f64().unwrap(),
+        61.0 / 0.00622 / 20.0,
+    );
+    assert_eq!(needs["decode"]["bound"], "kv");
+    let groups = rows(&std::fs::read_to_string(out.join("run-0/groups.csv")).unwrap());
+    assert_eq!(groups.len(), 3);
+    assert!(rows(&std::fs::read_to_string(out.join("run-0/tenants.csv")).unwrap()).len() == 1);
+    let timeline = std::fs::read_to_string(out.join("run-0/failure-timeline.jsonl")).unwrap();
+    let first: serde_json::Value = serde_json::from_str(timeline.lines().next().unwrap()).unwrap();
+    assert_eq!(
+        (&first["event"], first["at_s"].as_f64()),
+        (&"fault".into(), Some(5.0))
+    );
+    let sums = std::fs::read_to_string(out.join("checksums.txt")).unwrap();
+    for file in [
+        "cluster.json",
+        "groups.csv",
+        "tenants.csv",
+        "failure-timeline.jsonl",
+    ] {
+        assert!(sums.contains(&format!("run-0/{file}")), "{file}");
+    }
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("Groups needed") && page.contains("prefill/1"));
+    // The same cluster gives the same bytes.
+    let again = dir.path().join("again");
+    run_line("simulate {} -o {}", &[&scenario, &again]).with_code(0);
+    assert_eq!(cluster_json(&again), told);
+}
+
+#[test]
+fn sweeps_of_clusters_tell_groups_cost_and_needs() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = SPLIT.replace("nic: 50GB/s}", "nic: 50GB/s, price: {usd_h: 36}}");
+    let text = format!("{text}sweep: {{axes: {{cluster.pools.prefill.groups: [1, 2]}}}}\n");
+    let (scenario, out) = (written(dir.path(), "pd.yaml", &text), dir.path().join("out"));
+    let swept = run_line("sweep {} -o {} --json", &[&scenario, &out])
+        .with_code(0)
+        .json();
+    let configurations = swept["configurations"].as_array().unwrap();
+    let cost = |i: usize| {
+        let run = &configurations[i]["outcome"]["load"]["runs"][0]["cluster"];
+        assert!(run["prefill_groups_needed"].as_f64().unwrap() > 0.0, "{run}");
+        run["usd_per_m_good_output_tokens"].as_f64().unwrap()
+    };
+    assert_eq!(
+        configurations[1]["groups"],
+        serde_json::json!([["prefill", 2], ["decode", 1]])
+    );
+    // Half as much money again for the same tokens.
+    assert!((cost(1) / cost(0) - 1.5).abs() < 0.02, "{} {}", cost(0), cost(1));
+    let table = std::fs::read_to_string(out.join("sweep.csv")).unwrap();
+    assert!(table.lines().next().unwrap().contains("cost"), "{table}");
+    let loads = rows(&std::fs::read_to_string(out.join("loads.csv")).unwrap());
+    assert!(
+        loads
+            .iter()
+            .all(|row| row.keys().any(|k| k.starts_with("usd_per_good_request")))
+    );
+}
+
+#[test]
+fn a_lower_clock_saves_watts_and_takes_longer_for_prompts() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = SPLIT.replace(
+        "  engine:",
+        "  model: llama-3.1-8b\n  accelerator: h100-sxm\n  engine:",
+    );
+    let scenario = written(dir.path(), "pd.yaml", &text);
+    let (full, half) = (dir.path().join("full"), dir.path().join("half"));
+    run_line("simulate {} -o {}", &[&scenario, &full]).with_code(0);
+    run_line(
+        "simulate {} --set cluster.pools.prefill.power.frequency_ratio=0.5 -o {}",
+        &[&scenario, &half],
+    )
+    .with_code(0);
+    let busy = |folder: &Path| {
+        let told = cluster_json(folder);
+        let of = |pool: usize| told["pools"][pool]["busy"]["prefill_s"].as_f64().unwrap();
+        let prompts_j = told["energy"]["by_phase"]["prefill"].as_f64().unwrap();
+        (of(0), prompts_j)
+    };
+    let ((full_s, full_j), (half_s, half_j)) = (busy(&full), busy(&half));
+    assert!((half_s / full_s - 2.0).abs() < 0.15, "{full_s} {half_s}");
+    // An eighth of the watts above idle for twice the time.
+    assert!(half_j < 0.5 * full_j, "{full_j} {half_j}");
+}
+
+fn shipped(name: &str, set: &str) -> serde_json::Value {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let scenario = repository(&format!("scenarios/{name}"));
+    let line = format!("simulate {{}} {set} -o {{}}");
+    run_line(&line, &[&scenario, &out]).with_code(0);
+    cluster_json(&out)
+}
+
+#[test]
+fn a_warm_spare_serves_the_burst_that_comes_before_new_groups() {
+    let good = |set: &str| {
+        shipped("autoscale-burst.yaml", set)["outcomes"]["good"]
+            .as_u64()
+            .unwrap()
+    };
+    let (late, warm) = (good(""), good("--set cluster.pools.chat.autoscale.spare=3"));
+    assert!(4 * late < 3 * warm, "{late} {warm}");
+}
+
+#[test]
+fn virtual_token_counters_keep_a_modest_tenant_from_waiting() {
+    let wait = |policy: &str| {
+        let set = format!("--set cluster.gateway.fairness.policy={policy}");
+        let told = shipped("tenants-vtc.yaml", &set);
+        assert_eq!(told["tenant_names"]["0"], "chat");
+        told["fairness"]["tenants"][0]["queue_age_mean_s"]
+            .as_f64()
+            .unwrap()
+    };
+    let (fcfs, vtc) = (wait("fcfs"), wait("vtc"));
+    assert!(20.0 * vtc < fcfs, "{fcfs} {vtc}");
+}
+
+#[test]
+fn a_canary_goes_before_the_rest_of_a_rollout() {
+    let told = shipped("canary-rollout.yaml", "");
+    let groups = told["groups"].as_array().unwrap();
+    let new = groups.iter().filter(|g| g["revision"] == 1).count();
+    assert_eq!((groups.len(), new), (16, 8));
+    assert_eq!(told["outcomes"]["failed"], 0);
+}

@@ -1,0 +1,210 @@
+//! A cluster's figures: how its run is summarised, what its groups carry, and what a search sees of it.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::group_capacity::{Lengths, decode_capacity, prefill_capacity};
+use super::study::{Study, summary_options};
+use crate::input::InputError;
+use crate::metric::cluster::{
+    ClusterError, ClusterOptions, ClusterSummary, GroupCapacity, GroupNeeds, streamed_account,
+};
+use crate::metric::cost::ServedWork;
+use crate::metric::{ArrivalSpan, Summary, Window};
+use crate::record::{ClusterRecord, ReplicaTotals, RunRecord};
+use crate::scenario::{Machine, Plan, Role};
+use crate::units::SimTime;
+
+/// What a search and a sweep see of a cluster's run.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct ClusterOutcome {
+    /// USD a million output tokens of requests that met every target; null without prices, or without such requests.
+    pub usd_per_m_good_output_tokens: Option<f64>,
+    /// USD a request that met every target.
+    pub usd_per_good_request: Option<f64>,
+    /// Joules of accelerators a request that met every target, with the site's PUE if one is given.
+    pub j_per_good_request: Option<f64>,
+    /// Prefill groups that the offered load needs; null where prefill and decode are not disaggregated.
+    pub prefill_groups_needed: Option<f64>,
+    /// Decode groups that it needs.
+    pub decode_groups_needed: Option<f64>,
+}
+
+impl ClusterOutcome {
+    /// Of a run of which all was kept.
+    pub fn of(summary: &ClusterSummary) -> Self {
+        let needs = summary.demand.needs.as_ref();
+        let cost = summary.cost.as_ref();
+        Self {
+            usd_per_m_good_output_tokens: cost.and_then(|c| c.usd_per_m_good_output_tokens),
+            usd_per_good_request: cost.and_then(|c| c.usd_per_good_request),
+            j_per_good_request: summary.energy.as_ref().and_then(|e| e.j_per_good_request),
+            prefill_groups_needed: needs.map(|n| n.prefill_groups),
+            decode_groups_needed: needs.map(|n| n.decode_groups),
+        }
+    }
+
+    /// Of a run that was summarised while it went on. Costs and joules are those of the whole run: where a warm-up or a
+    /// window leaves requests out, they are not laid on the measured ones.
+    ///
+    /// # Errors
+    /// [`ClusterError`] for prices and power that make no sense.
+    pub fn streamed(
+        (cluster, replicas, end): (&ClusterRecord, &[ReplicaTotals], SimTime),
+        summary: &Summary,
+        options: &ClusterOptions,
+        offered_rps: Option<f64>,
+    ) -> Result<Self, ClusterError> {
+        let capacity = |name: &String| options.pools.get(name).and_then(|facts| facts.capacity);
+        let pair = match cluster.pools.as_slice() {
+            [a, b] => capacity(a).zip(capacity(b)),
+            _ => None,
+        };
+        // The prefill pool is the one whose steps are of prompts.
+        let needs = offered_rps.zip(pair).and_then(|(rps, (a, b))| {
+            let (prefill, decode) = if a.batch.is_none() { (a, b) } else { (b, a) };
+            GroupNeeds::of(rps, prefill, decode)
+        });
+        let mut outcome = Self {
+            prefill_groups_needed: needs.as_ref().map(|n| n.prefill_groups),
+            decode_groups_needed: needs.as_ref().map(|n| n.decode_groups),
+            ..Self::default()
+        };
+        let period = &summary.period;
+        if period.arrivals_before + period.arrivals_after > 0 {
+            return Ok(outcome);
+        }
+        let (cost, energy) = streamed_account((cluster, replicas, end), options, &served(summary))?;
+        outcome.usd_per_m_good_output_tokens = cost.as_ref().and_then(|c| c.usd_per_m_good_output_tokens);
+        outcome.usd_per_good_request = cost.and_then(|c| c.usd_per_good_request);
+        outcome.j_per_good_request = energy.and_then(|e| e.j_per_good_request);
+        Ok(outcome)
+    }
+}
+
+impl Study {
+    /// How the plan's cluster is summarised; none for replicas apart.
+    ///
+    /// # Errors
+    /// [`InputError`] for a workload that cannot be drawn.
+    pub fn cluster_options(&self, plan: &Plan) -> Result<Option<ClusterOptions>, InputError> {
+        let carries = match self.carries.get() {
+            Some(known) => known,
+            None => {
+                // Lengths do not depend on the load, so one answer holds for all loads of a search.
+                let found = group_capacities(plan, &self.machines)?;
+                self.carries.get_or_init(|| found)
+            }
+        };
+        Ok(cluster_options(plan, carries))
+    }
+
+    pub(super) fn cluster_figures(
+        &self,
+        plan: &Plan,
+        record: &RunRecord,
+        cluster: &ClusterRecord,
+    ) -> Result<Option<ClusterSummary>, InputError> {
+        let Some(options) = self.cluster_options(plan)? else {
+            return Ok(None);
+        };
+        let mut figures = ClusterSummary::of(record, cluster, &options)
+            .map_err(|e| InputError::new(plan.origin(), e.to_string()))?;
+        figures.limitations.extend(whole_run_note(plan));
+        Ok(Some(figures))
+    }
+
+    pub(super) fn streamed_figures(
+        &self,
+        plan: &Plan,
+        ended: (&ClusterRecord, &[ReplicaTotals], SimTime),
+        summary: &Summary,
+        span: Option<ArrivalSpan>,
+    ) -> Result<Option<ClusterOutcome>, InputError> {
+        let Some(options) = self.cluster_options(plan)? else {
+            return Ok(None);
+        };
+        ClusterOutcome::streamed(ended, summary, &options, offered_rps(span))
+            .map(Some)
+            .map_err(|e| InputError::new(plan.origin(), e.to_string()))
+    }
+}
+
+/// Offered requests a second between the first and the last arrival.
+fn offered_rps(span: Option<ArrivalSpan>) -> Option<f64> {
+    let span = span?;
+    let seconds = span.last.since(span.first).as_secs_f64();
+    (seconds > 0.0).then(|| span.n as f64 / seconds)
+}
+
+/// Without a target every completed request is good.
+fn served(summary: &Summary) -> ServedWork {
+    let slo = summary.slo.as_ref();
+    ServedWork {
+        good_requests: slo.map_or(Some(summary.funnel.completed), |s| s.met).unwrap_or(0),
+        input_tokens: summary.tokens.input,
+        output_tokens: summary.tokens.output,
+        good_output_tokens: slo
+            .map_or(Some(summary.tokens.output), |s| s.good_output_tokens)
+            .unwrap_or(0),
+    }
+}
+
+/// How a cluster's run is summarised; none for replicas apart.
+pub fn cluster_options(plan: &Plan, capacities: &BTreeMap<String, GroupCapacity>) -> Option<ClusterOptions> {
+    let mut options = ClusterOptions {
+        slo: summary_options(plan).slo,
+        ..plan.cluster()?.accounts().clone()
+    };
+    for (pool, facts) in &mut options.pools {
+        facts.capacity = capacities.get(pool).copied();
+    }
+    Some(options)
+}
+
+/// What the figures of the whole run say about a plan that measures a part of it.
+pub fn whole_run_note(plan: &Plan) -> Option<String> {
+    let measured = Window::after(plan.measure.warmup, plan.measure.window);
+    (measured.from > SimTime::ZERO).then(|| {
+        "figures of the cluster are of the whole run, its warm-up included: cost, energy and faults have no part of it"
+            .to_owned()
+    })
+}
+
+/// What one group of each pool carries of the plan's workload, where prefill and decode are disaggregated.
+///
+/// # Errors
+/// [`InputError`] for a workload that cannot be drawn.
+pub fn group_capacities(
+    plan: &Plan,
+    machines: &[Machine],
+) -> Result<BTreeMap<String, GroupCapacity>, InputError> {
+    let mut found = BTreeMap::new();
+    let Some(cluster) = plan.cluster() else {
+        return Ok(found);
+    };
+    if !cluster.served_by().iter().any(|s| s.role == Role::Prefill) {
+        return Ok(found);
+    }
+    let lengths = Lengths::of(plan)?;
+    let pools = cluster.served_by().iter().zip(&cluster.config().pools);
+    for ((served, pool), machine) in pools.zip(machines) {
+        let capacity = match served.role {
+            Role::Prefill => prefill_capacity(&lengths, &served.engine.config, machine),
+            Role::Decode | Role::Unified => decode_capacity(
+                &lengths,
+                &served.engine.config,
+                machine,
+                &summary_options(plan).slo,
+            ),
+        };
+        let of_group = capacity.map(|c| GroupCapacity {
+            requests_per_s: c.requests_per_s * f64::from(pool.dp_ranks),
+            ..c
+        });
+        found.extend(of_group.map(|c| (served.name.clone(), c)));
+    }
+    Ok(found)
+}
