@@ -274,7 +274,9 @@ impl<R: Recorder> Fleet<'_, R> {
         let of_pool = |g: &super::groups::Group| g.pool == pool && revision.is_none_or(|r| r == g.revision);
         let mut chosen: Vec<(bool, u32)> = (0..)
             .zip(&self.groups)
-            .filter(|(_, g)| of_pool(g) && matches!(g.phase(), Phase::Ready | Phase::Starting(_) | Phase::Failed))
+            .filter(|(_, g)| {
+                of_pool(g) && matches!(g.phase(), Phase::Ready | Phase::Starting(_) | Phase::Failed)
+            })
             .map(|(number, g)| (g.phase() == Phase::Ready, number))
             .collect();
         chosen.sort_by_key(|&(ready, number)| (ready, std::cmp::Reverse(number)));
