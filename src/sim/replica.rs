@@ -222,6 +222,7 @@ impl Replica {
             };
             return Some(self.finish_work(now, add));
         }
+        let mut empty_calls = 0;
         loop {
             let wants = if self.schedules_ahead {
                 self.engine.wants_schedule()
@@ -233,6 +234,11 @@ impl Replica {
                 if empty && !self.in_flight.iter().any(|b| !b.plan.is_empty()) {
                     self.drop_empty_batches();
                     if preempted || (self.engine.wants_schedule() && !self.engine.has_unfinished()) {
+                        continue;
+                    }
+                    // In a pipeline a row may have to sit out as many calls as there are stages (rule S15).
+                    empty_calls += 1;
+                    if empty_calls < self.stages {
                         continue;
                     }
                     // Nothing fits and nothing is under way: only an arrival can change that, if anything.
@@ -367,6 +373,7 @@ impl Replica {
         while let Some(id) = self.inbox.pop_front() {
             self.submit(id, now, around);
         }
+        let mut empty_calls = 0;
         loop {
             if !self.engine.has_unfinished() {
                 return None;
@@ -384,7 +391,8 @@ impl Replica {
             });
             if empty {
                 self.drop_empty_batches();
-                if preempted {
+                empty_calls += 1;
+                if preempted || empty_calls < self.stages {
                     continue;
                 }
             }

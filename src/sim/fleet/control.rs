@@ -252,13 +252,7 @@ impl<R: Recorder> Fleet<'_, R> {
                 .filter(|g| g.pool == pool && g.phase() != Phase::Stopped)
                 .count();
             if exist < most {
-                let revision = self
-                    .groups
-                    .iter()
-                    .filter(|g| g.pool == pool)
-                    .map(|g| g.revision)
-                    .max();
-                let group = self.add_group(pool, revision.unwrap_or(0));
+                let group = self.add_group(pool, self.revision_to_start(pool));
                 self.start_group(group);
             }
         }
@@ -267,6 +261,20 @@ impl<R: Recorder> Fleet<'_, R> {
         let total = state.ready() + state.old_starting + state.new_starting;
         for roll in self.control.rolls.iter_mut().filter(|r| r.pool == pool) {
             roll.rollout.set_total(total);
+        }
+    }
+
+    /// The revision of groups that an autoscaler adds: the one that a rollout is bringing in, if there is one.
+    fn revision_to_start(&self, pool: usize) -> u32 {
+        let roll = self.control.rolls.iter().find(|r| r.pool == pool);
+        match roll.map(|r| r.rollout.phase()) {
+            Some(RolloutPhase::Rolling) => 1,
+            Some(RolloutPhase::RollingBack) => 0,
+            _ => {
+                let of_pool = self.groups.iter().filter(|g| g.pool == pool);
+                let serving = of_pool.filter(|g| g.phase() == Phase::Ready);
+                serving.map(|g| g.revision).min().unwrap_or(0)
+            }
         }
     }
 

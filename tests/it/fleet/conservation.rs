@@ -1,15 +1,18 @@
 //! Whatever befalls a cluster, each offered request ends in exactly one terminal state and nothing leaks.
 
 use super::*;
+use kneeboard::cluster::autoscale::{Autoscaler, AutoscalerConfig, ScaleMetric, ScalePolicy};
 use kneeboard::cluster::fault::{Fault, FaultKind};
 use kneeboard::cluster::gateway::{FairPolicy, HedgePolicy, RetryOn, RetryPolicy};
 use kneeboard::cluster::lifecycle::RestartPlan;
 use kneeboard::cluster::link::LinkConfig;
 use kneeboard::cluster::ratio::Ratio;
-use kneeboard::cluster::router::RouterPolicy;
+use kneeboard::cluster::rollout::{Canary, RolloutConfig};
+use kneeboard::cluster::router::{Index, Picker, PrefillDecider, RouterPolicy, Scorer};
 use kneeboard::record::Status;
 use kneeboard::sim::LoadModel;
-use kneeboard::sim::fleet::{Fate, PoolConfig, PoolRole};
+use kneeboard::sim::fleet::{Fate, PoolConfig, PoolRole, PoolRollout};
+use kneeboard::workload::trace::Prefix;
 use proptest::prelude::*;
 
 fn any_kind(groups: u32) -> impl Strategy<Value = FaultKind> {
@@ -65,6 +68,20 @@ fn any_policy() -> impl Strategy<Value = RouterPolicy> {
             load_bound: Some(1.25),
             virtual_nodes: 8,
         },
+        RouterPolicy::KvCost {
+            overlap_weight: 1.0,
+            temperature: 0.0,
+            block_size: 16,
+            index: Index::Precise,
+        },
+        RouterPolicy::Scorers {
+            scorers: vec![
+                (Scorer::Queue, 1.0),
+                (Scorer::KvUsage, 1.0),
+                (Scorer::Prefix(Index::Precise), 2.0),
+            ],
+            picker: Picker::Max,
+        },
     ])
 }
 
@@ -116,14 +133,22 @@ prop_compose! {
         (recompute, fallback, interval, lease) in (any::<bool>(), any::<bool>(), prop::sample::select(vec![0u64, 7, 50]), 20u64..400),
         deadline in prop::option::of(100u64..3_000),
         closed in prop::option::of(1u32..6),
-        dp in 1u32..3,
+        (dp, lockstep, stages, asynchronous) in (1u32..3, any::<bool>(), 1u32..4, any::<bool>()),
+        scales in prop::option::of(1u32..6),
+        rolls in prop::option::of((0u64..900, 0u32..2, any::<bool>())),
+        threshold in prop::option::of(0u32..150),
     ) -> FleetConfig {
         let load = match closed {
             Some(concurrency) => LoadModel::ClosedLoop { concurrency, think: ms(3) },
             None => LoadModel::OpenLoop,
         };
         let mut pools = pools(disaggregated, groups);
-        pools.iter_mut().for_each(|p| p.dp_ranks = dp);
+        for pool in &mut pools {
+            (pool.dp_ranks, pool.lockstep) = (dp, lockstep);
+            pool.engine.pipeline_parallel_size = stages;
+            pool.engine.async_scheduling = asynchronous;
+        }
+        let total = pools[0].groups;
         let mut config = FleetConfig::plain(pools, load);
         config.links = vec![LinkConfig { name: "fabric".into(), bandwidth_bytes_per_s: 2_000_000, latency: ms(1) }];
         config.transfer.fabric = vec![0];
@@ -154,23 +179,61 @@ prop_compose! {
             ..RetryPolicy::default()
         };
         config.gateway.hedge = hedge.map(|after| HedgePolicy { after: ms(after), max_extra: 1, budget_ratio: None });
+        config.patience = ms(5_000);
         config.deadline = deadline.map(at_ms);
+        if let Some(target) = scales {
+            let scaler = AutoscalerConfig {
+                interval: ms(30),
+                ..AutoscalerConfig::kubernetes(ScaleMetric::InFlightPerGroup, f64::from(target), 1, 6)
+            };
+            config.scaling = vec![(0, ScalePolicy::Metric(Box::new(Autoscaler::new(scaler).unwrap())))];
+            config.pools[0].max_groups = 40;
+        }
+        if let Some((at, surge, has_canary)) = rolls {
+            let rollout = RolloutConfig {
+                at: at_ms(at),
+                surge,
+                max_unavailable: 1,
+                canary: has_canary.then_some(Canary { groups: 1, share: 0.3, hold: ms(100) }),
+                drain_timeout: ms(150),
+            };
+            assert!(total > 0);
+            config.rollouts = vec![(0, PoolRollout { config: rollout, slowdown: Ratio::new(3, 2) })];
+        }
+        if let Some(threshold) = threshold {
+            config.routing.decider = PrefillDecider::Uncached { threshold };
+        }
         config
     }
 }
 
 pub fn any_requests() -> impl Strategy<Value = Trace> {
-    let row = (0u64..60, 1u32..200, 1u32..60, 0u32..3, prop::option::of(0u32..3));
+    let row = (
+        0u64..60,
+        1u32..200,
+        1u32..60,
+        0u32..3,
+        prop::option::of(0u32..3),
+        prop::option::of(0u32..3),
+    );
     prop::collection::vec(row, 1..40).prop_map(|rows| {
         let mut at = 0;
-        let requests = rows.into_iter().map(|(gap, input, output, tenant, session)| {
-            at += gap;
-            TraceRequest {
-                tenant,
-                session,
-                ..TraceRequest::plain(at_ms(at), input, output)
-            }
-        });
+        let requests = rows
+            .into_iter()
+            .map(|(gap, input, output, tenant, session, group)| {
+                at += gap;
+                TraceRequest {
+                    tenant,
+                    session,
+                    priority: tenant as i32,
+                    prefix: group.map(|group| Prefix {
+                        group,
+                        shared_tokens: 100,
+                        greedy_outputs: false,
+                    }),
+                    ..TraceRequest::plain(at_ms(at), input, output)
+                }
+            });
         Trace {
             requests: requests.collect(),
         }
