@@ -22,6 +22,7 @@ use crate::metric::summary::Boundary;
 use crate::metric::{Diagnosis, Summary, SummaryOptions, Verdict, Window};
 use crate::record::{ClusterRecord, RunRecord};
 use crate::scenario::{Machine, Plan};
+use crate::sim::fleet::FleetRun;
 use crate::sim::{self, FrontEnd, LoadModel, Pace, SimError, StreamError, WorldConfig};
 use crate::steptime::hull::HullBounds;
 
@@ -99,6 +100,19 @@ pub struct SummaryRun {
     pub steps: u64,
     /// As of [`StudyRun`].
     pub extrapolated_share: Option<f64>,
+}
+
+impl From<StudyRun> for SummaryRun {
+    fn from(run: StudyRun) -> Self {
+        Self {
+            replicas: run.record.replicas.len(),
+            steps: run.steps(),
+            summary: run.summary,
+            figures: run.figures.as_ref().map(ClusterOutcome::of),
+            cluster: run.cluster,
+            extrapolated_share: run.extrapolated_share,
+        }
+    }
 }
 
 /// A configuration and its machine, ready to run.
@@ -268,15 +282,7 @@ impl Study {
     ) -> Result<SummaryRun, StudyError> {
         let world = self.world(plan);
         if world.load.is_closed() {
-            let run = self.run_plan(plan, replication)?;
-            return Ok(SummaryRun {
-                replicas: run.record.replicas.len(),
-                steps: run.steps(),
-                summary: run.summary,
-                figures: run.figures.as_ref().map(ClusterOutcome::of),
-                cluster: run.cluster,
-                extrapolated_share: run.extrapolated_share,
-            });
+            return Ok(self.run_plan(plan, replication)?.into());
         }
         let options = self.summary_options(plan);
         let span = measured_span(plan, replication, world.load, &options.window)?;
@@ -296,21 +302,7 @@ impl Study {
         if let Some(fleet) = plan.fleet(replication, &self.machines)? {
             let told = sim::fleet::run_streamed(&fleet, &step_times(&watched), requests, listener())
                 .map_err(failed)?;
-            let mut summary = told.recorder.finish(told.end, &told.replicas);
-            let mut cluster = told.cluster;
-            tell_stranded(plan, &mut cluster, &mut summary);
-            summary.notes.push(ALL_TOKENS.into());
-            measures_something(plan, &summary)?;
-            let ended = (&cluster, told.replicas.as_slice(), told.end);
-            let figures = self.streamed_figures(plan, ended, &summary, span)?;
-            return Ok(SummaryRun {
-                summary,
-                figures,
-                cluster: Some(cluster),
-                replicas: told.replicas.len(),
-                steps: told.steps,
-                extrapolated_share: share_outside(watched),
-            });
+            return self.summary_of(plan, told, span, share_outside(watched));
         }
         let told = sim::run_streamed(&world, &watched[0], requests, listener).map_err(failed)?;
         let mut listeners = told.recorders.into_iter();
@@ -326,6 +318,31 @@ impl Study {
             replicas: told.replicas.len(),
             steps: told.steps,
             extrapolated_share: share_outside(watched),
+        })
+    }
+
+    /// What a cluster's run comes to whose requests and steps were not kept.
+    fn summary_of(
+        &self,
+        plan: &Plan,
+        told: FleetRun<StreamedSummary>,
+        span: Option<ArrivalSpan>,
+        extrapolated_share: Option<f64>,
+    ) -> Result<SummaryRun, StudyError> {
+        let mut summary = told.recorder.finish(told.end, &told.replicas);
+        let mut cluster = told.cluster;
+        tell_stranded(plan, &mut cluster, &mut summary);
+        summary.notes.push(ALL_TOKENS.into());
+        measures_something(plan, &summary)?;
+        let ended = (&cluster, told.replicas.as_slice(), told.end);
+        let figures = self.streamed_figures(plan, ended, &summary, span)?;
+        Ok(SummaryRun {
+            summary,
+            figures,
+            cluster: Some(cluster),
+            replicas: told.replicas.len(),
+            steps: told.steps,
+            extrapolated_share,
         })
     }
 

@@ -246,6 +246,13 @@ fn check(run: &RunRecord, cluster: &ClusterRecord, options: &ClusterOptions) -> 
     )
 }
 
+/// Names of the pools that lack something.
+fn pools_without(cluster: &ClusterRecord, options: &ClusterOptions, has: fn(&PoolFacts) -> bool) -> String {
+    let lacks = |pool: &&String| !options.pools.get(*pool).is_some_and(has);
+    let names: Vec<&str> = cluster.pools.iter().filter(lacks).map(String::as_str).collect();
+    names.join(", ")
+}
+
 /// What the figures of this run do not say.
 fn limitations(
     summary: &ClusterSummary,
@@ -253,16 +260,7 @@ fn limitations(
     cluster: &ClusterRecord,
     options: &ClusterOptions,
 ) -> Vec<String> {
-    let without = |has: fn(&PoolFacts) -> bool| -> String {
-        let lacks = |pool: &&String| !options.pools.get(*pool).is_some_and(has);
-        cluster
-            .pools
-            .iter()
-            .filter(lacks)
-            .map(String::as_str)
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
+    let without = |has| pools_without(cluster, options, has);
     let lost = |job: &crate::record::JobRecord, request: &crate::record::RequestRecord| {
         !request.status.is_served()
             && request.status != crate::record::Status::Unfinished

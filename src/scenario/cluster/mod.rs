@@ -130,6 +130,17 @@ fn tenant_number(name: &str, scenario: &Scenario, path: &str, blame: &Blame<'_>)
 /// Bounds the memory of a mistyped number.
 const MAX_TENANTS: u32 = 1 << 16;
 
+fn no_modelled_clients(load: LoadModel, f: &Filling<'_>) -> Result<(), InputError> {
+    if !matches!(load, LoadModel::Clients(_)) {
+        return Ok(());
+    }
+    Err(f.error(
+        "load.client",
+        "load generators as clients are not modelled in front of a cluster",
+        "leave load.client out, or the keys that make a cluster (see `kneeboard schema scenario`)",
+    ))
+}
+
 /// Fills and checks the rest of `cluster` and `faults`, once the pools are known.
 ///
 /// # Errors
@@ -141,13 +152,7 @@ pub fn resolve(
     (provenance, origin): (&mut Provenance, &str),
 ) -> Result<ClusterPlan, InputError> {
     let mut filling = Filling { provenance, origin };
-    if matches!(load, LoadModel::Clients(_)) {
-        return Err(filling.blame().error(
-            "load.client",
-            "load generators as clients are not modelled in front of a cluster",
-            "leave load.client out, or the keys that make a cluster (see `kneeboard schema scenario`)",
-        ));
-    }
+    no_modelled_clients(load, &filling)?;
     let mut limitations = Vec::new();
     let gateway = gateway::resolve(scenario, &mut filling)?;
     let recovery = recovery(scenario, gateway.retry.attempts, &mut filling)?;
