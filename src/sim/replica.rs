@@ -1,5 +1,8 @@
 //! One replica: an engine, its device and its host process.
 
+mod loss;
+mod wave;
+
 use std::collections::VecDeque;
 
 use super::host::HostTimes;
@@ -362,57 +365,6 @@ impl Replica {
         (start, end)
     }
 
-    /// Takes part in a wave (rule S70): one schedule call, whose step waits for those of the other ranks. Returns how long
-    /// it would take; `None` if there is nothing to compute.
-    pub fn prepare<R: Recorder>(
-        &mut self,
-        now: SimTime,
-        around: &mut Surroundings<'_, R>,
-    ) -> Option<SimDuration> {
-        self.tell_arrived();
-        while let Some(id) = self.inbox.pop_front() {
-            self.submit(id, now, around);
-        }
-        let mut empty_calls = 0;
-        loop {
-            if !self.engine.has_unfinished() {
-                return None;
-            }
-            let plan = self.plan(now, around);
-            let (empty, preempted) = (plan.is_empty(), !plan.preempted.is_empty());
-            let duration = (!empty).then(|| {
-                around.step_time.observe(&plan.shape, 1);
-                self.slowed(around.step_time.duration(&plan.shape))
-            });
-            self.in_flight.push_back(InFlight {
-                plan,
-                start: now,
-                end: now,
-            });
-            if empty {
-                self.drop_empty_batches();
-                empty_calls += 1;
-                if preempted || empty_calls < self.stages {
-                    continue;
-                }
-            }
-            return duration;
-        }
-    }
-
-    /// The wave's step begins: the slowest rank's time is everybody's. A rank with nothing to compute runs a dummy batch.
-    pub fn launch(&mut self, now: SimTime, duration: SimDuration) -> SimTime {
-        let (start, end) = self.occupy(now, duration, None);
-        match self.in_flight.back_mut() {
-            Some(batch) => {
-                (batch.start, batch.end) = (start, end);
-                self.host = Host::Blocked;
-            }
-            None => self.host = Host::Between,
-        }
-        end
-    }
-
     /// When `work` that starts at `start` is done, machine stalls included.
     pub(super) fn finish_work(&mut self, start: SimTime, work: SimDuration) -> SimTime {
         match &mut self.stall {
@@ -570,39 +522,6 @@ impl Replica {
                 Some(valid) => self.engine.load_failed(id, valid),
             };
         }
-    }
-
-    /// Gives up a request, wherever it stands here. What it got is told.
-    pub fn abort<R: Recorder>(&mut self, id: RequestId, around: &mut Surroundings<'_, R>) {
-        self.inbox.retain(|&other| other != id);
-        self.arrived.retain(|&(other, _)| other != id);
-        if self.host == Host::Adding(Some(id)) {
-            self.host = Host::Adding(None);
-        }
-        if self.engine.abort(id) {
-            self.cut_off(around);
-        }
-    }
-
-    /// Everything here is lost: what requests got is told, and a new engine takes the place of the old one.
-    pub fn crash<R: Recorder>(
-        &mut self,
-        now: SimTime,
-        engine: Box<dyn Engine>,
-        around: &mut Surroundings<'_, R>,
-    ) {
-        self.cut_off(around);
-        for batch in self.in_flight.drain(..) {
-            let spent = now.since(batch.start.min(now));
-            self.totals.busy.add(&batch.plan.shape, spent);
-            self.spare.push(batch.plan);
-        }
-        self.engine = engine;
-        self.inbox.clear();
-        self.arrived.clear();
-        (self.host, self.owes_gap, self.woke, self.polls_since) = (Host::Free, false, None, None);
-        self.device_free = now;
-        self.steady_measured = 0;
     }
 
     /// Requests that were delivered and not taken in yet.

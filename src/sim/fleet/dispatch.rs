@@ -2,58 +2,17 @@
 
 use rand::RngExt;
 
-use super::config::{GatewayConfig, PoolRole};
+use super::config::PoolRole;
 use super::jobs::{Attempt, JobNumber, JobState, Place, Reading};
 use super::lazy::at_replica;
 use super::world::{Event, Fleet, Wait};
-use crate::cluster::gateway::{
-    Arrival, Cause, Decision, FairPolicy, FairQueue, Gate, GatewayError, Item, LoadState, RetryBudget,
-};
+use crate::cluster::gateway::{Arrival, Cause, Decision, Item, LoadState};
 use crate::cluster::router::{Asked, Candidate};
 use crate::engine::Leg;
 use crate::record::{Recorder, Status, TokenLog};
 use crate::sim::kernel::Class;
-use crate::units::{SimDuration, SimTime};
+use crate::units::SimDuration;
 use crate::workload::trace::TraceRequest;
-
-/// The gateway at work.
-#[derive(Debug)]
-pub(super) struct Gateway {
-    pub queue: FairQueue,
-    gate: Gate,
-    pub retry_budget: RetryBudget,
-    pub hedge_budget: Option<RetryBudget>,
-    /// Jobs sent on and not ended.
-    pub in_flight: u32,
-    /// Cancellations on their way and leases that run: a run is not over before they are.
-    pub obligations: u32,
-    /// Its queue wants to know of every token.
-    pub charges_tokens: bool,
-    /// When clients of a closed loop saw their answers.
-    pub answered: Vec<SimTime>,
-    candidates: Vec<Candidate>,
-}
-
-impl Gateway {
-    /// An empty one.
-    ///
-    /// # Errors
-    /// [`GatewayError`] for limits, weights or budgets that cannot be used.
-    pub fn new(config: &GatewayConfig) -> Result<Self, GatewayError> {
-        config.retry.check()?;
-        Ok(Self {
-            queue: FairQueue::new(&config.fairness)?,
-            gate: Gate::new(&config.limits)?,
-            retry_budget: config.retry.budget()?,
-            hedge_budget: config.hedge.as_ref().map(|h| h.budget()).transpose()?,
-            in_flight: 0,
-            obligations: 0,
-            charges_tokens: matches!(config.fairness, FairPolicy::Vtc { .. }),
-            answered: Vec::new(),
-            candidates: Vec::new(),
-        })
-    }
-}
 
 /// Which groups a request may be sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

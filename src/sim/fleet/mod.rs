@@ -11,6 +11,7 @@ mod disaggregated;
 mod dispatch;
 mod ending;
 mod faults;
+mod gateway;
 mod groups;
 mod jobs;
 mod lazy;

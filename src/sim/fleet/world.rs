@@ -6,7 +6,7 @@ use rand_pcg::Pcg64;
 
 use super::config::{FleetConfig, PoolRole};
 use super::control::Control;
-use super::dispatch::Gateway;
+use super::gateway::Gateway;
 use super::groups::Group;
 use super::jobs::{Attempts, JobNumber, JobState, Jobs, Place};
 use super::lazy::Slot;
