@@ -52,10 +52,10 @@ const PRECISION: f64 = 0.02;
 const NOT_DIAGNOSED: &str =
     "no diagnosis: it needs the gauges of every step beside the requests that wait, which were not kept";
 
-/// What the token rates of a cluster's run are that is summarised while it goes on: a recorder hears of tokens when an
-/// engine makes them, before anybody knows whose they become.
-const ALL_TOKENS: &str = "output and total token rates count each token that an engine made, those of prefill groups and of \
-                          attempts that were given up among them, which no client saw; a full record leaves them out";
+/// What the token rates of a cluster's run are that is summarised while it goes on: tokens are told before anybody knows
+/// whether their attempt becomes the answer.
+const ALL_TOKENS: &str = "output and total token rates count the tokens of attempts that were given up, too, which a full \
+                          record leaves out";
 /// Why a cluster's run gets no verdict.
 const CLUSTER_NOT_DIAGNOSED: &str = "no diagnosis: what held a run back is told of replicas apart, not of a cluster's groups, queues and links";
 

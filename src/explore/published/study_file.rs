@@ -140,7 +140,7 @@ impl StudyFile {
             return Err(wrong(
                 "scrape_interval",
                 &found,
-                &format!("allowed: from {SHORTEST_SCRAPE}"),
+                format!("allowed: from {SHORTEST_SCRAPE}"),
             ));
         }
         self.check_printed()?;

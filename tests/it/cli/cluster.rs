@@ -48,11 +48,13 @@ fn prefill_and_decode_pools_serve_all_requests() {
     for part in ["funnel", "latency"] {
         assert_eq!(streamed[part], whole[part], "{part}");
     }
-    // The token that a prefill group makes is thrown away (D2); a stream of events cannot know, and says so.
+    // The token that a prefill group makes is thrown away (D2). Attempts that are given up would count: a note says so.
     let rates = |s: &serde_json::Value| s["throughput"]["output_tok_s"].as_f64().unwrap();
-    assert!((rates(&streamed) / rates(&whole) - 21.0 / 20.0).abs() < 1e-9);
+    close(rates(&streamed), rates(&whole));
     assert!(
-        streamed["notes"].to_string().contains("which no client saw"),
+        streamed["notes"]
+            .to_string()
+            .contains("attempts that were given up"),
         "{}",
         streamed["notes"]
     );
