@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | `raw-events.csv` | an offered request | ids, instants in ns, tokens, how it ended |
 //! | `steps.csv` | an engine step | replica, start and end in ns, gauges |
-//! | `replicas.csv` | a replica | usable KV blocks, preemptions |
+//! | `replicas.csv` | a replica | usable KV blocks, preemptions, busy time |
 //! | `token-segments.csv` | a run of steps that gave a request tokens | request, first step, steps, tokens a step |
 //! | `token-times.csv` | a token of an imported request | request, instant in ns |
 //! | `run.csv` | the run | its end in ns |
@@ -124,6 +124,11 @@ struct ReplicaRow {
     usable_blocks: u32,
     free_blocks_at_end: u32,
     preemptions: u64,
+    /// Device time in steps with prompt tokens, and in steps of decodes alone; absent in older folders.
+    #[serde(default)]
+    busy_prefill_ns: u64,
+    #[serde(default)]
+    busy_decode_ns: u64,
 }
 
 /// A row of `token-segments.csv`.
@@ -166,6 +171,8 @@ pub fn write(folder: &Path, run: &RunRecord, parts: BundleParts) -> io::Result<(
         usable_blocks: r.usable_blocks,
         free_blocks_at_end: r.free_blocks_at_end,
         preemptions: r.preemptions,
+        busy_prefill_ns: r.busy.prefill.as_nanos(),
+        busy_decode_ns: r.busy.decode.as_nanos(),
     });
     write_rows(&folder.join(REPLICAS_FILE), replicas)?;
     write_rows(&folder.join(RUN_FILE), [RunRow { t_end_ns: run.end }])?;

@@ -259,7 +259,7 @@ impl Replica {
             }
         }
         for (index, (start, end)) in leap.starts.iter().zip(&leap.ends).enumerate() {
-            let batch = if index < split { oldest } else { newest };
+            let batch = if index == 0 { oldest } else { newest };
             self.totals.busy.add(&batch.plan.shape, end.since(*start));
         }
         self.steps += leap.ends.len() as u64;

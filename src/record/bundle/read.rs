@@ -10,8 +10,8 @@ use super::{
     SegmentRow, StepRow, TIMES_FILE, TimeRow,
 };
 use crate::input::{InputError, first_existing, read_text};
-use crate::record::{ReplicaRecord, RequestRecord, RunRecord, Segment, Status, TokenLog};
-use crate::units::SimTime;
+use crate::record::{Busy, ReplicaRecord, RequestRecord, RunRecord, Segment, Status, TokenLog};
+use crate::units::{SimDuration, SimTime};
 
 /// More replicas than any cluster has; keeps a wild number from taking all memory.
 const MOST_REPLICAS: u32 = 1 << 20;
@@ -186,6 +186,10 @@ fn read_replicas(folder: &Path, run: &mut RunRecord) -> Result<(), InputError> {
             usable_blocks: row.usable_blocks,
             free_blocks_at_end: row.free_blocks_at_end,
             preemptions: row.preemptions,
+            busy: Busy {
+                prefill: SimDuration(row.busy_prefill_ns),
+                decode: SimDuration(row.busy_decode_ns),
+            },
             ..ReplicaRecord::default()
         });
         Ok(())

@@ -133,7 +133,7 @@ impl<R: Recorder> Fleet<'_, R> {
         self.wake_rollouts();
     }
 
-    fn schedule_control(&mut self, at: SimTime, event: Event) {
+    pub(super) fn schedule_control(&mut self, at: SimTime, event: Event) {
         self.control.scheduled += 1;
         self.kernel.schedule(at, Class::Control, event);
     }

@@ -82,7 +82,7 @@ impl<R: Recorder> Fleet<'_, R> {
         attempt.held = Some(Held { until, reader: None });
         attempt.is_unheard = true;
         self.gateway.obligations += 1;
-        self.kernel.schedule(until, Class::Control, Event::Lease(place));
+        self.schedule_control(until, Event::Lease(place));
         let answered = self.now() + self.config.transfer.response;
         self.kernel
             .schedule(answered, Class::Arrival, Event::PrefillAnswered(place));
@@ -318,7 +318,7 @@ impl<R: Recorder> Fleet<'_, R> {
         };
         let until = self.lease_until(held, now);
         if until > now {
-            self.kernel.schedule(until, Class::Control, Event::Lease(place));
+            self.schedule_control(until, Event::Lease(place));
             if let Some(held) = &mut self.attempts.get(place).held {
                 held.until = until;
             }

@@ -36,14 +36,23 @@ impl<R: Recorder> Fleet<'_, R> {
         let now = self.now();
         let record = &mut self.jobs.get(job).record;
         (record.sent, record.status) = (now, Status::Unfinished);
-        let timeouts = self.config.gateway.timeouts;
-        for (after, wait) in [(timeouts.ttft, Wait::FirstToken), (timeouts.e2e, Wait::End)] {
-            if let Some(after) = after {
-                self.kernel
-                    .schedule(now + after, Class::Control, Event::Timeout(job, wait));
-            }
+        self.wait_for_first_token(job);
+        if let Some(after) = self.config.gateway.timeouts.e2e {
+            self.kernel
+                .schedule(now + after, Class::Control, Event::Timeout(job, Wait::End));
         }
         self.enter_gateway(job);
+    }
+
+    /// A client begins to wait for the first token: of the request, or of another try where it tries again after a
+    /// timeout.
+    pub(super) fn wait_for_first_token(&mut self, job: JobNumber) {
+        if let Some(after) = self.config.gateway.timeouts.ttft {
+            let due = self.now() + after;
+            self.jobs.get(job).first_token_due = Some(due);
+            self.kernel
+                .schedule(due, Class::Control, Event::Timeout(job, Wait::FirstToken));
+        }
     }
 
     fn load_state(&self) -> LoadState {
@@ -278,6 +287,7 @@ impl<R: Recorder> Fleet<'_, R> {
             held: None,
             reading,
         };
+        self.last_progress = now;
         let size = (asked.input_tokens, asked.max_output_tokens);
         let place = self.attempts.start(id, asked, now, is_measured, attempt);
         let live = self.attempts.live(place);

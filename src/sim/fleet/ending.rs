@@ -8,6 +8,10 @@ use crate::cluster::gateway::Cause;
 use crate::engine::Leg;
 use crate::record::{Recorder, RequestRecord, Status};
 use crate::sim::kernel::Class;
+use crate::units::SimDuration;
+
+/// A client notices a failure and sends again: a retry never comes sooner, so that a storm of them takes time.
+const SOONEST_RETRY: SimDuration = SimDuration::from_millis(1);
 
 impl<R: Recorder> Fleet<'_, R> {
     /// Acts on what replicas told, until nobody tells more.
@@ -107,6 +111,7 @@ impl<R: Recorder> Fleet<'_, R> {
     /// A job has its terminal state: that of its record, or another one. Attempts that are left are given up.
     fn end_job(&mut self, job: JobNumber, status: Option<Status>) {
         let now = self.now();
+        self.last_progress = now;
         let j = self.jobs.get(job);
         j.told.ended = Some(now);
         let was_active = j.state == JobState::Active;
@@ -153,7 +158,10 @@ impl<R: Recorder> Fleet<'_, R> {
         let job = self.attempts.get(place).job;
         let live = self.attempts.live(place);
         live.has_ended = true;
-        let (output, input) = (live.record.output_tokens, live.asked.input_tokens);
+        let output = live.record.output_tokens;
+        // A decode reads its prompt, and a connection that is refused computes nothing.
+        let computes = live.leg != Leg::Decode && live.record.first_scheduled.is_some();
+        let input = live.asked.input_tokens * u32::from(computes);
         if self.jobs.has_ended(job) {
             self.record.cancelled_output_tokens += u64::from(output);
             return;
@@ -191,12 +199,22 @@ impl<R: Recorder> Fleet<'_, R> {
     /// Nobody serves a job now: it is tried again, or that is its end.
     pub(super) fn turned_down(&mut self, job: JobNumber, cause: Cause) {
         let now = self.now();
+        let asked = self.jobs.get(job).asked.input_tokens;
+        if self.jobs.get(job).prefilled.take().is_some() {
+            // Its prompt was computed for nothing.
+            self.waste(job, 0, asked);
+        }
         let dies = self.config.recovery.in_flight == Fate::Fail && cause == Cause::Failed;
         let attempts = self.jobs.get(job).told.retries + 1;
         let retry = &self.config.gateway.retry;
         if !dies && retry.wants(attempts, cause) && self.gateway.retry_budget.may_retry(now) {
-            let wait = retry.backoff(attempts + 1, &mut self.backoffs);
+            let wait = retry.backoff(attempts + 1, &mut self.backoffs).max(SOONEST_RETRY);
+            let tries_after_timeouts = retry.retry_on.timed_out;
             let j = self.jobs.get(job);
+            if tries_after_timeouts {
+                // Each try has its own patience.
+                j.first_token_due = None;
+            }
             let was_active = j.state == JobState::Active;
             j.state = JobState::BacksOff;
             j.prefill_locally = false;
@@ -233,6 +251,10 @@ impl<R: Recorder> Fleet<'_, R> {
     pub(super) fn retry(&mut self, job: JobNumber) {
         if !self.jobs.has_ended(job) && self.jobs.get(job).state == JobState::BacksOff {
             self.jobs.get(job).told.retries += 1;
+            self.retries += 1;
+            if self.config.gateway.retry.retry_on.timed_out {
+                self.wait_for_first_token(job);
+            }
             self.enter_gateway(job);
         }
     }
@@ -265,16 +287,11 @@ impl<R: Recorder> Fleet<'_, R> {
             return;
         }
         let (now, j) = (self.now(), self.jobs.get(job));
-        let (state, gives_up) = (j.state, j.gives_up);
+        let (state, gives_up, first_due) = (j.state, j.gives_up, j.first_token_due);
         match wait {
             Wait::Gateway if state != JobState::Queued || gives_up != Some(now) => return,
             Wait::FirstToken if self.has_first_token(job) => return,
-            // It is tried again already.
-            Wait::FirstToken
-                if state == JobState::BacksOff && self.config.gateway.retry.retry_on.timed_out =>
-            {
-                return;
-            }
+            Wait::FirstToken if first_due != Some(now) => return,
             _ => {}
         }
         if state == JobState::Queued {

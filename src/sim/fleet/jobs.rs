@@ -49,6 +49,8 @@ pub(super) struct Job<K> {
     pub prefilled: Option<RequestRecord>,
     /// The group that is to decode it, if it was chosen first (rule D23).
     pub decode_group: Option<u32>,
+    /// When its client gives up on the first token of the present try.
+    pub first_token_due: Option<SimTime>,
     /// Prefills elsewhere are over for it: one has failed.
     pub prefill_locally: bool,
     pub told: JobRecord,
@@ -98,6 +100,7 @@ impl<K: Default> Jobs<K> {
             gives_up: None,
             prefilled: None,
             decode_group: None,
+            first_token_due: None,
             prefill_locally: false,
             told,
         });

@@ -23,7 +23,8 @@ pub(super) struct Slot {
     acted: SimTime,
     /// When its present step ends, or its host is free.
     wake: Option<SimTime>,
-    /// Of its event; those of other versions are void.
+    /// When its event comes, and its version; those of other versions are void.
+    due: Option<SimTime>,
     version: u32,
     is_touched: bool,
 }
@@ -36,6 +37,7 @@ impl Slot {
             wave,
             acted: SimTime::ZERO,
             wake: None,
+            due: None,
             version: 0,
             is_touched: false,
         }
@@ -100,9 +102,14 @@ macro_rules! at_replica {
 pub(super) use at_replica;
 
 impl<R: Recorder> Fleet<'_, R> {
-    /// A replica's event is its present one.
-    pub(super) fn is_due(&self, replica: u32, version: u32) -> bool {
-        self.replicas[replica as usize].version == version
+    /// A replica's event has come, if it is its present one.
+    pub(super) fn is_due(&mut self, replica: u32, version: u32) -> bool {
+        let slot = &mut self.replicas[replica as usize];
+        let is_present = slot.version == version && slot.due.is_some();
+        if is_present {
+            slot.due = None;
+        }
+        is_present
     }
 
     /// Brings a replica to the present: all its steps that have ended by now.
@@ -142,21 +149,21 @@ impl<R: Recorder> Fleet<'_, R> {
                 if let Some(what) = slot.replica.unusable_step() {
                     return Err(SimError::UnusableStepTime { at: now, what });
                 }
-                slot.version = slot.version.wrapping_add(1);
-                if let Some(wake) = slot.wake {
-                    let far = leaps
-                        .then(|| slot.replica.foresee_wake(slot.acted, &around))
-                        .flatten();
-                    let event = Event::Wake {
-                        replica,
-                        version: slot.version,
-                    };
-                    self.kernel.schedule_ranked(
-                        far.unwrap_or(wake),
-                        Class::StepEnd,
-                        u64::from(replica),
-                        event,
-                    );
+                let due = slot.wake.map(|wake| {
+                    let far = leaps.then(|| slot.replica.foresee_wake(slot.acted, &around));
+                    far.flatten().unwrap_or(wake)
+                });
+                if due != slot.due {
+                    slot.due = due;
+                    slot.version = slot.version.wrapping_add(1);
+                    if let Some(at) = due {
+                        let event = Event::Wake {
+                            replica,
+                            version: slot.version,
+                        };
+                        self.kernel
+                            .schedule_ranked(at, Class::StepEnd, u64::from(replica), event);
+                    }
                 }
             });
         }

@@ -115,6 +115,8 @@ pub(super) struct Fleet<'a, R: Recorder> {
     pub canary_draws: Pcg64,
     /// When anything but a control loop last happened.
     pub last_progress: SimTime,
+    /// Times that a request was tried again.
+    pub retries: u64,
     pub record: ClusterRecord,
 }
 
@@ -239,6 +241,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             backoffs: draws(Purpose::Backoff),
             canary_draws: draws(Purpose::Canary),
             last_progress: SimTime::ZERO,
+            retries: 0,
             record: ClusterRecord {
                 pools: config.pools.iter().map(|p| p.name.clone()).collect(),
                 ..ClusterRecord::default()
@@ -325,7 +328,11 @@ impl<'a, R: Recorder> Fleet<'a, R> {
 
     fn handle(&mut self, event: Event, source: Source<'_>) {
         match event {
-            Event::Scrape | Event::Scale(_) | Event::Rollout(_) => self.control.scheduled -= 1,
+            Event::Scrape | Event::Scale(_) | Event::Rollout(_) | Event::Lease(_) => {
+                self.control.scheduled -= 1;
+            }
+            // What they bring about, if anything, counts.
+            Event::Cancel(_) | Event::Timeout(..) | Event::Hedge(_) => {}
             Event::Wake { replica, version } if !self.is_due(replica, version) => return,
             _ => self.last_progress = self.now(),
         }
@@ -434,6 +441,13 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             let job = crate::sim::live::offered(&request);
             self.recorder.ended(id, job, R::Request::default());
             self.jobs.told.push((id, Default::default()));
+        }
+        if self.retries > self.jobs.told.len() as u64 {
+            let (retries, requests) = (self.retries, self.jobs.told.len());
+            let what = format!(
+                "{retries} retries of {requests} requests: a limit on retries or a budget is missing"
+            );
+            self.tell("retry_storm", None, what);
         }
         let links = 0..self.network.links() as u32;
         let bytes = |link| u64::try_from(self.network.moved(link) / crate::cluster::link::UNITS_PER_BYTE);

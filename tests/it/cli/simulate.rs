@@ -318,11 +318,15 @@ fn every_shipped_scenario_runs_and_completes_what_it_offers() {
         for summary in summaries.as_array().unwrap() {
             let funnel = &summary["funnel"];
             assert!(funnel["offered"].as_u64().unwrap() > 0);
-            if path.ends_with("cluster-node-loss.yaml") {
-                // Its question is what a loss costs: some requests.
+            // The questions of these are what a loss, and a scale-out that comes late, cost: some requests.
+            let costs = [("cluster-node-loss.yaml", 98), ("autoscale-burst.yaml", 75)];
+            if let Some((_, least)) = costs.iter().find(|(name, _)| path.ends_with(name)) {
                 let [offered, completed] =
                     ["offered", "completed"].map(|stage| funnel[stage].as_u64().unwrap());
-                assert!(completed < offered && completed * 100 > offered * 98, "{funnel}");
+                assert!(
+                    completed < offered && completed * 100 > offered * least,
+                    "{funnel}"
+                );
                 continue;
             }
             assert_eq!(funnel["offered"], funnel["completed"], "{}", path.display());

@@ -371,11 +371,12 @@ fn a_late_answer_to_a_prefill_that_was_given_up_is_ignored() {
     config.gateway.retry = retries(2);
     config.recovery.in_flight = Fate::Retry;
     let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 16, 2)]));
-    // Given up at 40, prefilled anew from 44 to 70; the first answer comes at 76, the second at 120. Moved at 121.
-    assert_eq!(record.requests[0].status, Status::Completed);
-    assert_eq!(transfers_ms(&cluster), [121]);
-    assert_eq!(tokens_ms(&record, 0), [131, 141]);
-    assert_eq!((cluster.jobs[0].attempts, cluster.jobs[0].retries), (1, 1));
+    // Given up at 40, prefilled anew from 44 to 70; the first answer comes at 76 to nobody. Given up again at 84, which is 40
+    // after the second try began; the second answer comes at 120 to nobody.
+    assert_eq!(record.requests[0].status, Status::TimedOut);
+    assert_eq!(transfers_ms(&cluster), [0_u64; 0]);
+    assert_eq!(in_ms(cluster.jobs[0].ended), [84]);
+    assert_eq!((cluster.jobs[0].attempts, cluster.jobs[0].retries), (0, 1));
 }
 
 /// D17: a prefill group that dies while descriptors are posted leaves nothing to read.

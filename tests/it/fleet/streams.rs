@@ -307,13 +307,14 @@ fn a_timeout_during_a_backoff_starts_no_second_one() {
     config.faults = vec![crash(0, 38), crash(1, 43)];
     config.recovery.in_flight = Fate::Retry;
     config.gateway.retry = retries(3);
-    config.gateway.timeouts.ttft = Some(ms(40));
-    // 40 of prompt: 50 ms. Lost at 38, again at 42 to group 1, lost at 43, 8 ms: again at 51 to group 2.
+    config.gateway.timeouts.ttft = Some(ms(51));
+    // 40 of prompt: 50 ms. The first try's patience ends at 51, the last one's at 102. Lost at 38, again at 42 to group 1, lost at 43, 8 ms: again at 51 to group 2.
     let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 40, 1)]));
     assert_eq!(tokens_ms(&record, 0), [101]);
     assert_eq!((cluster.jobs[0].attempts, cluster.jobs[0].retries), (3, 2));
     // Who does not try again what is late has waited long enough.
     config.gateway.retry.retry_on.timed_out = false;
+    config.gateway.timeouts.ttft = Some(ms(40));
     let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 40, 1)]));
     assert_eq!(
         (record.requests[0].status, in_ms(cluster.jobs[0].ended)),
