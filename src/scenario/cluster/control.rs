@@ -65,6 +65,9 @@ pub(super) fn resolve(
     })
 }
 
+/// The shortest time between two decisions of an autoscaler: real ones take seconds.
+const SHORTEST_INTERVAL: SimDuration = SimDuration::from_millis(100);
+
 fn autoscale(
     rule: &mut Autoscale,
     path: &str,
@@ -121,6 +124,7 @@ fn autoscale(
         spare: f.fill(path, "spare", &mut rule.spare, Source::Default, 0),
         ..usual
     };
+    f.not_below(&format!("{path}.interval"), config.interval, SHORTEST_INTERVAL)?;
     let scaler = Autoscaler::new(config).map_err(|e| f.error(path, e.to_string(), "see its keys"))?;
     Ok((ScalePolicy::Metric(Box::new(scaler)), max_groups))
 }

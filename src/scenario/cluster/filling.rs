@@ -65,6 +65,29 @@ impl Filling<'_> {
         }
     }
 
+    /// How often something happens: not so often that a run would be nothing else.
+    ///
+    /// # Errors
+    /// [`InputError`] below `least`; 0 is left to the caller.
+    pub fn not_below(&self, path: &str, value: SimDuration, least: SimDuration) -> Result<(), InputError> {
+        if value >= least || value == SimDuration::ZERO {
+            return Ok(());
+        }
+        let found = format!("found {}", Span(value));
+        Err(self.error(path, found, format!("allowed: from {}", Span(least))))
+    }
+
+    /// A count from 1 to `most`.
+    ///
+    /// # Errors
+    /// [`InputError`] outside of it.
+    pub fn at_most(&self, path: &str, value: u32, most: u32) -> Result<(), InputError> {
+        if (1..=most).contains(&value) {
+            return Ok(());
+        }
+        Err(self.error(path, format!("found {value}"), format!("allowed: 1 to {most}")))
+    }
+
     /// A share from 0 to 1.
     pub fn share(&self, path: &str, value: Option<Finite>) -> Result<(), InputError> {
         self.blame().share(path, value)

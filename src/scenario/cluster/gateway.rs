@@ -168,13 +168,16 @@ fn tenant_rates(
     })
 }
 
+/// Most attempts of a request, and copies beside the original: beyond that a storm is all there is.
+const MOST_ATTEMPTS: u32 = 100;
+const MOST_COPIES: u32 = 10;
+
 fn retry(slot: &mut Option<Retry>, f: &mut Filling<'_>) -> Result<RetryPolicy, InputError> {
     let Some(r) = slot else {
         return Ok(RetryPolicy::default());
     };
     let attempts = f.fill(RETRY, "attempts", &mut r.attempts, Source::Default, 2);
-    f.blame()
-        .at_least_one(&format!("{RETRY}.attempts"), Some(attempts))?;
+    f.at_most(&format!("{RETRY}.attempts"), attempts, MOST_ATTEMPTS)?;
     let on = f.fill(RETRY, "on", &mut r.on, Source::Default, vec![RetryCause::Failed]);
     let policy = RetryPolicy {
         attempts,
@@ -206,8 +209,7 @@ fn hedge(h: &mut Hedge, f: &mut Filling<'_>) -> Result<HedgePolicy, InputError> 
         max_extra,
         budget_ratio: h.budget_ratio.map(|Finite(b)| b),
     };
-    f.blame()
-        .at_least_one(&format!("{HEDGE}.max_extra"), Some(max_extra))?;
+    f.at_most(&format!("{HEDGE}.max_extra"), max_extra, MOST_COPIES)?;
     policy
         .budget()
         .map_err(|e| f.error(HEDGE, e.to_string(), "see its keys"))?;

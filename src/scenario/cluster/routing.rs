@@ -10,6 +10,7 @@ use super::pools::{Pools, ServedBy};
 use super::{Filling, span};
 use crate::cluster::router::{Index, Picker, PrefillDecider, RouterPolicy, Scorer};
 use crate::input::InputError;
+use crate::scenario::SHORTEST_SCRAPE;
 use crate::sim::fleet::Routing;
 use crate::units::SimDuration;
 
@@ -76,6 +77,11 @@ pub(super) fn resolve(
         source,
         span(age),
     );
+    f.not_below(
+        &format!("{PATH}.metrics_interval"),
+        metrics_interval.0,
+        SHORTEST_SCRAPE.0,
+    )?;
     let decider = match (&mut router.decider, pools.prefill()) {
         (Some(_), None) => return Err(only_split("decider", f)),
         (None, None) => PrefillDecider::Always,
