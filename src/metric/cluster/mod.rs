@@ -34,6 +34,7 @@ pub use phases::{BusyShares, PhaseSeconds};
 pub use requests::{GatewayFigures, Outcomes};
 pub use scaling::PoolScaling;
 pub use series::{ClusterSeries, Points};
+pub use tenants::TenantService;
 
 /// Version of the summary's shape; fields are only ever added within one.
 pub const CLUSTER_SUMMARY_VERSION: u32 = 1;
@@ -61,8 +62,11 @@ pub struct ClusterSummary {
     pub faults: Vec<FaultFigures>,
     /// Scaling of each pool.
     pub scaling: Vec<PoolScaling>,
-    /// Tenants.
+    /// Fairness between tenants.
     pub fairness: Fairness,
+    /// How each tenant was served, in the order of `fairness.tenants`.
+    #[serde(default)]
+    pub tenants: Vec<TenantService>,
     /// Names of tenants, by number, as far as they have any.
     pub tenant_names: BTreeMap<u32, String>,
     /// What it cost; null when a pool has no price.
@@ -174,6 +178,7 @@ impl ClusterSummary {
             faults: faults::Judge::new(run, cluster, options, &good, &queue).faults(),
             scaling: scaling::scaling(run, cluster, good.window, options.target_utilisation),
             fairness: tenants::fairness(run, cluster, options)?,
+            tenants: tenants::services(run, cluster, &good),
             tenant_names: tenant_names(options),
             cost: money::cost(run, &pools, options, &served, lost_share)?,
             energy: money::energy(run, cluster, options, &served)?,
