@@ -292,7 +292,7 @@ fn limitations(
             "the peak power takes a computing group at its mean power over prompts and output tokens".into()
         }),
         (summary.demand.decode_groups.is_some()).then(|| {
-            "a decoding group is busy whatever the size of its batch: demands and the P:D ratio hold for the batches of this \
+            "a decoding group is busy whatever the size of its batch: demands and the P:D of busy time hold for the batches of this \
              load, and understate what is left of a group with small ones"
                 .into()
         }),

@@ -217,7 +217,7 @@ pub(super) fn demand(summary: &ClusterSummary) -> Table {
             ("prefill", d.prefill_groups.into(), "busy group-s/s"),
             ("decode", d.decode_groups.into(), "busy group-s/s"),
             (
-                "prefill over decode (P:D)",
+                "P:D of busy time in this run (not for planning)",
                 d.prefill_per_decode.into(),
                 "groups/group",
             ),
@@ -265,7 +265,7 @@ pub(super) fn needs(summary: &ClusterSummary) -> Option<Table> {
         ]);
     }
     table.note = Some(format!(
-        "P:D {} at {} requests/s: what full batches within the target for the time between tokens carry.",
+        "P:D of groups needed: {} at {} requests/s: what full batches within the target for the time between tokens carry.",
         significant(n.prefill_per_decode, 3),
         significant(n.offered_rps, 3)
     ));
