@@ -17,7 +17,7 @@ const WHO: [Figure; 2] = [
     ("name", None, |(_, name, _)| name.cloned().into()),
 ];
 
-const WORK: [Figure; 7] = [
+const WORK: [Figure; 6] = [
     ("weight", None, |(t, ..)| t.weight.into()),
     ("offered", Some("requests"), |(t, ..)| t.offered.into()),
     ("admitted", Some("requests"), |(t, ..)| t.admitted.into()),
@@ -26,10 +26,30 @@ const WORK: [Figure; 7] = [
         t.completed_work.into()
     }),
     ("work done", Some("share"), |(t, ..)| share(t.completed_share)),
-    ("off its due", Some("service over due - 1"), |(t, ..)| {
-        t.share_deviation.map_or(Cell::Absent, Cell::Relative)
+];
+
+/// For people: nothing for a tenant that asked for less than its share and got it.
+const OFF: [Figure; 1] = [(
+    "off its due while it waited",
+    Some("service over due - 1"),
+    |(t, ..)| deviation(t.share_deviation.filter(|_| !t.asked_less)),
+)];
+
+/// For a file: both apart.
+const OFF_AND_WHY: [Figure; 2] = [
+    (
+        "off its due while it waited",
+        Some("service over due - 1"),
+        |(t, ..)| deviation(t.share_deviation),
+    ),
+    ("asked for less than its share", None, |(t, ..)| {
+        if t.asked_less { "yes" } else { "no" }.into()
     }),
 ];
+
+fn deviation(x: Option<f64>) -> Cell {
+    x.map_or(Cell::Absent, Cell::Relative)
+}
 
 const SERVICE: [Figure; 5] = [
     ("within SLO", Some("requests"), |(.., s)| s.map(|s| s.good).into()),
@@ -91,10 +111,12 @@ pub(super) fn tenants(summary: &ClusterSummary) -> Vec<Table> {
     if summary.fairness.tenants.len() < 2 {
         return Vec::new();
     }
-    let mut work = table("Tenants", &[&WHO, &WORK], summary);
+    let mut work = table("Tenants", &[&WHO, &WORK, &OFF], summary);
     let index = |x: Option<f64>| x.map_or_else(|| "–".to_owned(), short);
     work.note = Some(format!(
-        "Jain's index of completed work over weight {}, of service over service due {}.",
+        "Off its due counts only while something of the tenant waited; a dash: nothing was due then, or the tenant asked for less \
+         than its share and got it.\nJain's index of work done in the whole run over weight {} (the same for every policy \
+         when all is served in the end), of service over service due while they waited {}.",
         index(summary.fairness.jain_completed),
         index(summary.fairness.jain_backlogged),
     ));
@@ -108,5 +130,5 @@ pub(super) fn tenants(summary: &ClusterSummary) -> Vec<Table> {
 
 /// A row a tenant, with everything: for a file.
 pub fn tenants_table(summary: &ClusterSummary) -> Table {
-    table("Tenants", &[&WHO, &WORK, &SERVICE, &WAITS], summary)
+    table("Tenants", &[&WHO, &WORK, &OFF_AND_WHY, &SERVICE, &WAITS], summary)
 }
