@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use rayon::prelude::*;
 
 use super::capacity::{Capacity, Search, find_capacity};
-use super::cluster::ClusterOutcome;
+use super::cluster::{ClusterOutcome, tell_busy};
 use super::limits::limits_of;
 use super::load::{LoadPoint, RunOutcome};
 pub use super::outcome::{outcome, requirement, summary_options};
@@ -240,6 +240,12 @@ impl Study {
         if let Some(cluster) = &mut cluster {
             tell_stranded(plan, cluster, &mut summary);
             tell_unreached(plan, record.end, &mut summary);
+            tell_busy(
+                &mut summary,
+                cluster,
+                record.replicas.iter().map(|r| r.busy),
+                record.end,
+            );
             summary.notes.push(CLUSTER_NOT_DIAGNOSED.into());
         } else {
             summary.diagnosis = Some(Diagnosis::of_run(
@@ -335,6 +341,12 @@ impl Study {
         let mut cluster = told.cluster;
         tell_stranded(plan, &mut cluster, &mut summary);
         tell_unreached(plan, told.end, &mut summary);
+        tell_busy(
+            &mut summary,
+            &cluster,
+            told.replicas.iter().map(|r| r.busy),
+            told.end,
+        );
         summary.notes.push(ALL_TOKENS.into());
         measures_something(plan, &summary)?;
         let ended = (&cluster, told.replicas.as_slice(), told.end);

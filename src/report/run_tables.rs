@@ -137,7 +137,7 @@ fn gauge_rows(summary: &Summary) -> [Row; 8] {
             share(g.kv_usage.map(|g| g.max)),
             "of usable blocks",
         ),
-        ("busy", share(g.utilisation), "of wall clock"),
+        ("busy", share(g.utilisation), "of the time up"),
     ]
 }
 

@@ -1,4 +1,3 @@
-use super::*;
 use crate::metric::cluster::ClusterSummary;
 use crate::metric::cluster::fixture::{options, outage, tenths};
 use crate::units::SimDuration;
