@@ -158,7 +158,7 @@ impl ClusterSummary {
         check(run, cluster, options)?;
         let good = good::Good::of(run, options)?;
         let sums = groups::sums(run, cluster);
-        let pools = groups::pool_figures(cluster, &sums);
+        let pools = groups::pool_figures(cluster, &sums, run.end);
         let queue = curve::queue(run, cluster);
         let weights = (options.token_weights.input, options.token_weights.output);
         let outcomes = Outcomes::of(run, cluster, good.requests(), weights);
@@ -172,7 +172,7 @@ impl ClusterSummary {
             version: CLUSTER_SUMMARY_VERSION,
             judged_by: JudgedBy::of(run, options, &good),
             gateway: GatewayFigures::of(run, cluster),
-            total: groups::together("all", sums.iter()),
+            total: groups::total(cluster, &sums, run.end),
             groups: groups::group_figures(run, cluster, &sums),
             demand: Demand::of(run, cluster, options, &pools, &good),
             faults: faults::Judge::new(run, cluster, options, &good, &queue).faults(),

@@ -87,7 +87,7 @@ pub fn streamed_account(
     served: &ServedWork,
 ) -> Result<(Option<Cost>, Option<Energy>), ClusterError> {
     let run = busy_alone(replicas.iter().map(|totals| totals.busy), end);
-    let pools = groups::pool_figures(cluster, &groups::sums(&run, cluster));
+    let pools = groups::pool_figures(cluster, &groups::sums(&run, cluster), end);
     let cost = cost(&run, &pools, options, served, 0.0)?;
     Ok((cost, energy(&run, cluster, options, served)?))
 }
