@@ -9,11 +9,11 @@ use super::group_capacity::{Lengths, decode_capacity, prefill_capacity};
 use super::study::{Study, summary_options};
 use crate::input::InputError;
 use crate::metric::cluster::{
-    ClusterError, ClusterOptions, ClusterSummary, GroupCapacity, GroupNeeds, streamed_account,
+    ClusterError, ClusterOptions, ClusterSummary, GroupCapacity, GroupNeeds, busy_share, streamed_account,
 };
 use crate::metric::cost::ServedWork;
 use crate::metric::{ArrivalSpan, Summary, Window};
-use crate::record::{ClusterRecord, ReplicaTotals, RunRecord};
+use crate::record::{Busy, ClusterRecord, ReplicaTotals, RunRecord};
 use crate::scenario::{Machine, Plan, Role};
 use crate::units::SimTime;
 
@@ -173,6 +173,18 @@ pub fn whole_run_note(plan: &Plan) -> Option<String> {
     })
 }
 
+/// Groups come and go: busy is a share of the time that they were up, and of the whole run alone. Of a part of it, it is not
+/// known.
+pub(super) fn tell_busy(
+    summary: &mut Summary,
+    cluster: &ClusterRecord,
+    busy: impl Iterator<Item = Busy>,
+    end: SimTime,
+) {
+    let is_whole = summary.period.arrivals_before + summary.period.arrivals_after == 0;
+    summary.gauges.utilisation = is_whole.then(|| busy_share(cluster, busy, end)).flatten();
+}
+
 /// What one group of each pool carries of the plan's workload, where prefill and decode are disaggregated.
 ///
 /// # Errors
@@ -208,3 +220,7 @@ pub fn group_capacities(
     }
     Ok(found)
 }
+
+#[cfg(test)]
+#[path = "busy_tests.rs"]
+mod tests;

@@ -12,6 +12,7 @@ pub mod published;
 mod stranded;
 pub mod study;
 pub mod sweep;
+mod unreached;
 mod watched;
 
 pub use limits::limits_of;

@@ -7,12 +7,13 @@ use std::sync::atomic::AtomicU64;
 use rayon::prelude::*;
 
 use super::capacity::{Capacity, Search, find_capacity};
-use super::cluster::ClusterOutcome;
+use super::cluster::{ClusterOutcome, tell_busy};
 use super::limits::limits_of;
 use super::load::{LoadPoint, RunOutcome};
 pub use super::outcome::{outcome, requirement, summary_options};
 pub use super::stranded::is_stranded;
 use super::stranded::tell_stranded;
+use super::unreached::tell_unreached;
 use super::watched::{Watched, share_outside, step_times};
 use crate::input::InputError;
 use crate::metric::cluster::{ClusterSummary, GroupCapacity};
@@ -238,6 +239,13 @@ impl Study {
         let mut summary = Summary::of(&record, &options);
         if let Some(cluster) = &mut cluster {
             tell_stranded(plan, cluster, &mut summary);
+            tell_unreached(plan, record.end, &mut summary);
+            tell_busy(
+                &mut summary,
+                cluster,
+                record.replicas.iter().map(|r| r.busy),
+                record.end,
+            );
             summary.notes.push(CLUSTER_NOT_DIAGNOSED.into());
         } else {
             summary.diagnosis = Some(Diagnosis::of_run(
@@ -332,6 +340,13 @@ impl Study {
         let mut summary = told.recorder.finish(told.end, &told.replicas);
         let mut cluster = told.cluster;
         tell_stranded(plan, &mut cluster, &mut summary);
+        tell_unreached(plan, told.end, &mut summary);
+        tell_busy(
+            &mut summary,
+            &cluster,
+            told.replicas.iter().map(|r| r.busy),
+            told.end,
+        );
         summary.notes.push(ALL_TOKENS.into());
         measures_something(plan, &summary)?;
         let ended = (&cluster, told.replicas.as_slice(), told.end);

@@ -152,6 +152,12 @@ pub struct PoolCost {
     pub pool: String,
     /// At this price.
     pub price: InstancePrice,
+    /// Machines that a group takes; see [`PoolHours::instances_per_group`].
+    #[serde(default)]
+    pub instances_per_group: f64,
+    /// Price of a group, USD an hour: so many times the machine's.
+    #[serde(default)]
+    pub group_usd_h: f64,
     /// USD by phase.
     pub usd_by_phase: ByPhase,
     /// USD in all.
@@ -261,6 +267,8 @@ fn pool_cost(pool: &PoolHours) -> Result<PoolCost, CostError> {
     Ok(PoolCost {
         pool: name.clone(),
         price: pool.price.clone(),
+        instances_per_group: per_group,
+        group_usd_h: pool.price.usd_h * per_group,
         usd_by_phase,
         usd: usd_by_phase.total(),
         wasted_usd,

@@ -122,6 +122,10 @@ pub struct TenantFairness {
     /// Service over what was due, less 1: -1 when it got nothing, 0 when it got its share, above 0 when it got more (also
     /// because others left theirs). Null when nothing was due.
     pub share_deviation: Option<f64>,
+    /// All that it asked for in the whole run was completed, and that was less than its weight over all weights of all
+    /// completed work: it left some of its share to others, and its waits tell how it was treated, not `share_deviation`.
+    #[serde(default)]
+    pub asked_less: bool,
     /// Mean wait from arrival to first service, in seconds; to the end for a request that was never served. Null without
     /// requests.
     pub queue_age_mean_s: Option<f64>,
@@ -176,11 +180,16 @@ impl Fairness {
             counts[place[&row.tenant]].add(row);
         }
         let all = Totals::of(&counts, token);
-        let tenants: Vec<TenantFairness> = weighted
+        let weights: f64 = weighted.values().sum();
+        let mut tenants: Vec<TenantFairness> = weighted
             .iter()
             .zip(counts.iter().zip(&swept))
             .map(|((&tenant, &weight), (counts, swept))| all.figures(tenant, weight, counts, swept))
             .collect();
+        for t in &mut tenants {
+            let got_all = t.completed == t.offered;
+            t.asked_less = got_all && t.completed_share.is_some_and(|s| s < t.weight / weights - 1e-9);
+        }
         let completed: Vec<f64> = tenants.iter().map(|t| t.completed_work / t.weight).collect();
         let served: Vec<f64> = tenants
             .iter()
@@ -294,6 +303,7 @@ impl Totals {
             service_while_backlogged: swept.service,
             entitled_while_backlogged: swept.entitled,
             share_deviation: share(swept.service, swept.entitled).map(|ratio| ratio - 1.0),
+            asked_less: false,
             queue_age_mean_s: any.then(|| counts.wait_ns as f64 / counts.offered as f64 / 1e9),
             queue_age_max_s: any.then(|| counts.longest_wait_ns as f64 / 1e9),
             longest_starvation_s: swept.longest_starvation.as_secs_f64(),

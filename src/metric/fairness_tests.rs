@@ -87,6 +87,24 @@ fn service_by_weight_is_no_deviation() {
 }
 
 #[test]
+fn who_asks_for_less_than_its_share_is_told_apart_from_who_is_short() {
+    let less = |rows: &[FairRow], weights: &[(u32, f64)]| -> Vec<bool> {
+        figures(rows, weights)
+            .tenants
+            .iter()
+            .map(|t| t.asked_less)
+            .collect()
+    };
+    let [large, small] = [row(0, 0, Some(0), 10, 300), row(1, 0, Some(10), 20, 100)];
+    assert_eq!(less(&[large, small], &[]), [false, true]);
+    // By a third of its weight it asked for just its share.
+    assert_eq!(less(&[large, small], &[(0, 3.0)]), [false, false]);
+    // Nor did it leave anything when one of its requests was never served.
+    let unserved = row(1, 0, None, 20, 100);
+    assert_eq!(less(&[large, small, unserved], &[]), [false, false]);
+}
+
+#[test]
 fn starvation_ends_with_service_or_with_the_wait() {
     let rows = [
         // Served 5..8 while another one waits on: starved 0..5 and 8..20.

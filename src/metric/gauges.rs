@@ -32,7 +32,8 @@ pub struct Gauges {
     /// Share of the usable KV blocks that are in use, 0 to 1; cached blocks that nobody uses count as free, as
     /// in vLLM's `kv_cache_usage_perc`.
     pub kv_usage: Option<Gauge>,
-    /// Share of wall clock in which a replica computed, mean over replicas; a step counts where it starts.
+    /// Share of wall clock in which a replica computed, mean over replicas; a step counts where it starts. Of a cluster,
+    /// whose groups come and go: share of the time ready or draining, over the whole run; null where only a part is measured.
     pub utilisation: Option<f64>,
     /// Steps that start in the window.
     pub steps: u64,

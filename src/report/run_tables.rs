@@ -3,6 +3,7 @@
 use super::diagnosis_tables::diagnosis_tables;
 use super::table::{Cell, Column, Table};
 use crate::metric::Summary;
+use crate::metric::goodput::TargetReport;
 use crate::metric::summary::Boundary;
 
 /// All tables of a summary, counts first.
@@ -136,7 +137,7 @@ fn gauge_rows(summary: &Summary) -> [Row; 8] {
             share(g.kv_usage.map(|g| g.max)),
             "of usable blocks",
         ),
-        ("busy", share(g.utilisation), "of wall clock"),
+        ("busy", share(g.utilisation), "of the time up"),
     ]
 }
 
@@ -173,7 +174,41 @@ pub fn targets(summary: &Summary) -> Option<Table> {
         Cell::Absent,
         "a request meets every target".into(),
     ]);
+    table.note = verdict(summary);
     Some(table)
+}
+
+/// Whether what was asked for holds, and by what; `None` where nothing was asked.
+fn verdict(summary: &Summary) -> Option<String> {
+    let slo = summary.slo.as_ref()?;
+    let asked = slo.attainment_asked.map(|asked| {
+        let lowest = slo.targets.iter().min_by(|a, b| {
+            let of = |t: &TargetReport| t.attainment.unwrap_or(-1.0);
+            of(a).total_cmp(&of(b))
+        });
+        let whose = match lowest {
+            Some(t) if slo.targets.len() > 1 => format!(" of {}, the lowest,", t.metric.name()),
+            _ => String::new(),
+        };
+        let met = percent(lowest.and_then(|t| t.attainment));
+        format!("attainment{whose} {met} of {} asked", percent(Some(asked)))
+    });
+    let allowed = slo.errors_allowed.map(|allowed| {
+        let errors = percent(summary.error_rate);
+        format!("errors {errors} of {} allowed", percent(Some(allowed)))
+    });
+    let by: Vec<String> = asked.into_iter().chain(allowed).collect();
+    let found = match slo.holds {
+        Some(true) => "holds",
+        Some(false) => "does not hold",
+        None => "cannot be judged",
+    };
+    (!by.is_empty()).then(|| format!("SLO: {found}: {}", by.join(", ")))
+}
+
+/// To a millionth of the whole, so that 99.99 % asked and 99.98 % met do not look alike.
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| "–".into(), |s| format!("{} %", (1e6 * s).round() / 1e4))
 }
 
 /// All latencies in milliseconds.
@@ -218,6 +253,29 @@ mod tests {
     use crate::metric::{Slo, SummaryOptions};
     use crate::record::RunRecord;
     use crate::units::SimDuration;
+
+    #[test]
+    fn the_verdict_names_the_target_that_decides_and_says_nothing_where_nothing_was_asked() {
+        let verdict = |asked, e2e_ms: Option<u64>| {
+            let slo = Slo {
+                ttft: Some(SimDuration(16_000_000)),
+                e2e: e2e_ms.map(SimDuration::from_millis),
+                attainment: asked,
+                errors: asked.map(|_| 0.5),
+                ..Slo::default()
+            };
+            let options = SummaryOptions {
+                slo,
+                ..SummaryOptions::default()
+            };
+            targets(&Summary::of(&three_requests(), &options)).unwrap().note
+        };
+        assert_eq!(verdict(None, None), None);
+        let holds = "SLO: holds: attainment 50 % of 50 % asked, errors 25 % of 50 % allowed";
+        assert_eq!(verdict(Some(0.5), None).as_deref(), Some(holds));
+        let fails = "SLO: does not hold: attainment of E2E, the lowest, 0 % of 10 % asked, errors 25 % of 50 % allowed";
+        assert_eq!(verdict(Some(0.1), Some(1)).as_deref(), Some(fails));
+    }
 
     #[test]
     fn tables_show_the_timeline() {

@@ -16,6 +16,8 @@ const MAX_WINDOWS: u64 = 1_000_000;
 pub struct Good {
     /// Last tokens of the good requests, by time.
     ends: Vec<SimTime>,
+    /// Whether each request of the run is good, in its order.
+    pub met: Vec<bool>,
     /// Good output tokens.
     pub output_tokens: u64,
     /// First and last arrival.
@@ -45,7 +47,9 @@ impl Good {
         };
         let mut ends = Vec::new();
         let mut output_tokens = 0;
-        for request in run.requests.iter().filter(|r| is_good(r)) {
+        let met: Vec<bool> = run.requests.iter().map(is_good).collect();
+        let good = run.requests.iter().zip(&met).filter(|(_, met)| **met);
+        for (request, _) in good {
             ends.extend(request.last_token);
             output_tokens += u64::from(request.output_tokens);
         }
@@ -62,6 +66,7 @@ impl Good {
         }
         Ok(Self {
             ends,
+            met,
             output_tokens,
             load,
             window,

@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::curve::groups_in;
 use super::phases::{BusyShares, PhaseSeconds, PhaseTimes, steps_of};
-use crate::record::{ClusterRecord, JobRecord, ReplicaRecord, RequestRecord, RunRecord};
+use crate::cluster::lifecycle::Phase;
+use crate::record::{ClusterRecord, GroupRecord, JobRecord, ReplicaRecord, RequestRecord, RunRecord};
+use crate::units::SimTime;
 
 /// What was served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -61,8 +64,17 @@ pub struct GroupFigures {
 pub struct PoolFigures {
     /// Its name.
     pub pool: String,
-    /// Groups that there ever were.
+    /// Groups that there ever were: one that is replaced by a rollout or scaled away counts, and so does what follows it.
     pub groups: u64,
+    /// Groups at the start of the run.
+    #[serde(default)]
+    pub groups_at_start: u64,
+    /// The most at an instant, those that start or drain among them; one that has failed is not there.
+    #[serde(default)]
+    pub groups_most: u64,
+    /// Ready groups, mean over the run; null for a run without length.
+    #[serde(default)]
+    pub ready_mean: Option<f64>,
     /// It did prefills that other groups went on from.
     pub is_prefill: bool,
     /// What it served.
@@ -138,10 +150,37 @@ pub fn group_figures(run: &RunRecord, cluster: &ClusterRecord, sums: &[GroupSums
 }
 
 /// The figures of each pool.
-pub fn pool_figures(cluster: &ClusterRecord, sums: &[GroupSums]) -> Vec<PoolFigures> {
+pub fn pool_figures(cluster: &ClusterRecord, sums: &[GroupSums], end: SimTime) -> Vec<PoolFigures> {
     let of_pool = |pool| sums.iter().filter(move |s| s.pool == pool);
-    let pools = (0..).zip(&cluster.pools);
-    pools.map(|(pool, name)| together(name, of_pool(pool))).collect()
+    let pools = (0_u32..).zip(&cluster.pools);
+    pools
+        .map(|(pool, name)| {
+            let groups = || cluster.groups.iter().filter(move |g| g.pool == pool);
+            counted(together(name, of_pool(pool)), groups, end)
+        })
+        .collect()
+}
+
+/// The figures of all groups.
+pub fn total(cluster: &ClusterRecord, sums: &[GroupSums], end: SimTime) -> PoolFigures {
+    counted(together("all", sums.iter()), || cluster.groups.iter(), end)
+}
+
+/// With how many groups there were at a time.
+fn counted<'a, I: Iterator<Item = &'a GroupRecord>>(
+    figures: PoolFigures,
+    groups: impl Fn() -> I,
+    end: SimTime,
+) -> PoolFigures {
+    let count = |n: i64| u64::try_from(n).unwrap_or(0);
+    let existing = groups_in(groups(), end, Phase::exists);
+    let most = existing.points().iter().map(|p| p.1).max();
+    PoolFigures {
+        groups_at_start: count(existing.at(SimTime::ZERO)),
+        groups_most: count(most.unwrap_or(0)),
+        ready_mean: groups_in(groups(), end, |phase| phase == Phase::Ready).mean(SimTime::ZERO, end),
+        ..figures
+    }
 }
 
 /// Several groups together.
@@ -159,6 +198,7 @@ pub fn together<'a>(name: &str, sums: impl Iterator<Item = &'a GroupSums>) -> Po
         served,
         phases: times.seconds(),
         busy: times.busy(),
+        ..PoolFigures::default()
     }
 }
 

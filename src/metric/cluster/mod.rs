@@ -28,12 +28,13 @@ use crate::units::{SimDuration, SimTime};
 pub use demand::{Demand, DemandBy, GroupBound, GroupCapacity, GroupNeeds, LinkFigures};
 pub use faults::{FaultFigures, Recovery};
 pub use groups::{GroupFigures, PoolFigures, Served, names};
-pub use money::streamed_account;
+pub use money::{busy_share, streamed_account};
 pub use options::{ClusterOptions, DECODE_POWER_SHARE, PoolFacts, TenantFacts, power_of, price_of};
 pub use phases::{BusyShares, PhaseSeconds};
 pub use requests::{GatewayFigures, Outcomes};
 pub use scaling::PoolScaling;
 pub use series::{ClusterSeries, Points};
+pub use tenants::TenantService;
 
 /// Version of the summary's shape; fields are only ever added within one.
 pub const CLUSTER_SUMMARY_VERSION: u32 = 1;
@@ -61,8 +62,11 @@ pub struct ClusterSummary {
     pub faults: Vec<FaultFigures>,
     /// Scaling of each pool.
     pub scaling: Vec<PoolScaling>,
-    /// Tenants.
+    /// Fairness between tenants.
     pub fairness: Fairness,
+    /// How each tenant was served, in the order of `fairness.tenants`.
+    #[serde(default)]
+    pub tenants: Vec<TenantService>,
     /// Names of tenants, by number, as far as they have any.
     pub tenant_names: BTreeMap<u32, String>,
     /// What it cost; null when a pool has no price.
@@ -154,7 +158,7 @@ impl ClusterSummary {
         check(run, cluster, options)?;
         let good = good::Good::of(run, options)?;
         let sums = groups::sums(run, cluster);
-        let pools = groups::pool_figures(cluster, &sums);
+        let pools = groups::pool_figures(cluster, &sums, run.end);
         let queue = curve::queue(run, cluster);
         let weights = (options.token_weights.input, options.token_weights.output);
         let outcomes = Outcomes::of(run, cluster, good.requests(), weights);
@@ -168,12 +172,13 @@ impl ClusterSummary {
             version: CLUSTER_SUMMARY_VERSION,
             judged_by: JudgedBy::of(run, options, &good),
             gateway: GatewayFigures::of(run, cluster),
-            total: groups::together("all", sums.iter()),
+            total: groups::total(cluster, &sums, run.end),
             groups: groups::group_figures(run, cluster, &sums),
             demand: Demand::of(run, cluster, options, &pools, &good),
             faults: faults::Judge::new(run, cluster, options, &good, &queue).faults(),
             scaling: scaling::scaling(run, cluster, good.window, options.target_utilisation),
             fairness: tenants::fairness(run, cluster, options)?,
+            tenants: tenants::services(run, cluster, &good),
             tenant_names: tenant_names(options),
             cost: money::cost(run, &pools, options, &served, lost_share)?,
             energy: money::energy(run, cluster, options, &served)?,
@@ -287,7 +292,7 @@ fn limitations(
             "the peak power takes a computing group at its mean power over prompts and output tokens".into()
         }),
         (summary.demand.decode_groups.is_some()).then(|| {
-            "a decoding group is busy whatever the size of its batch: demands and the P:D ratio hold for the batches of this \
+            "a decoding group is busy whatever the size of its batch: demands and the P:D of busy time hold for the batches of this \
              load, and understate what is left of a group with small ones"
                 .into()
         }),

@@ -9,7 +9,7 @@ use super::phases::steps_of;
 use crate::cluster::lifecycle::{Phase, Stage};
 use crate::metric::cost::{Cost, PoolHours, ServedWork};
 use crate::metric::energy::{Devices, Energy, Interval, PowerModel, Work};
-use crate::record::{ClusterRecord, GroupRecord, ReplicaRecord, ReplicaTotals, RunRecord};
+use crate::record::{Busy, ClusterRecord, GroupRecord, ReplicaRecord, ReplicaTotals, RunRecord};
 use crate::units::{SimDuration, SimTime};
 
 /// What was served for it.
@@ -55,6 +55,28 @@ pub fn cost(
     Ok(Some(Cost::of(&priced, &options.other_costs, wall_hours, served)?))
 }
 
+/// A run of which nothing is known but how long its replicas were busy.
+fn busy_alone(busy: impl Iterator<Item = Busy>, end: SimTime) -> RunRecord {
+    let of = |busy| ReplicaRecord {
+        busy,
+        ..ReplicaRecord::default()
+    };
+    RunRecord {
+        replicas: busy.map(of).collect(),
+        end,
+        ..RunRecord::default()
+    }
+}
+
+/// How busy all groups were of the time in which they were ready or draining: of groups that come and go, a share of the
+/// wall clock says nothing. Null when there was no such time.
+pub fn busy_share(cluster: &ClusterRecord, busy: impl Iterator<Item = Busy>, end: SimTime) -> Option<f64> {
+    let run = busy_alone(busy, end);
+    groups::together("all", groups::sums(&run, cluster).iter())
+        .busy
+        .utilisation
+}
+
 /// Cost and energy of a run whose requests and steps were not kept: groups' phases and busy times tell both.
 ///
 /// # Errors
@@ -64,16 +86,8 @@ pub fn streamed_account(
     options: &ClusterOptions,
     served: &ServedWork,
 ) -> Result<(Option<Cost>, Option<Energy>), ClusterError> {
-    let busy = replicas.iter().map(|totals| ReplicaRecord {
-        busy: totals.busy,
-        ..ReplicaRecord::default()
-    });
-    let run = RunRecord {
-        replicas: busy.collect(),
-        end,
-        ..RunRecord::default()
-    };
-    let pools = groups::pool_figures(cluster, &groups::sums(&run, cluster));
+    let run = busy_alone(replicas.iter().map(|totals| totals.busy), end);
+    let pools = groups::pool_figures(cluster, &groups::sums(&run, cluster), end);
     let cost = cost(&run, &pools, options, served, 0.0)?;
     Ok((cost, energy(&run, cluster, options, served)?))
 }

@@ -1,12 +1,58 @@
-//! Fairness between the tenants of a cluster's run (contract, section 11).
+//! Tenants of a cluster's run: how each was served by the targets, and fairness between them (contract, section 11).
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::ClusterError;
+use super::good::Good;
 use super::options::ClusterOptions;
 use crate::metric::fairness::{FairRow, Fairness};
+use crate::metric::latency::ttft;
+use crate::metric::percentile::{Sample, Stats};
 use crate::record::{ClusterRecord, JobRecord, RequestRecord, RunRecord, Status};
 use crate::units::SimTime;
+
+/// How one tenant was served.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TenantService {
+    /// Its number.
+    pub tenant: u32,
+    /// Requests that arrived.
+    pub offered: u64,
+    /// All their output arrived.
+    pub completed: u64,
+    /// Completed and within all targets; without targets, completed.
+    pub good: u64,
+    /// `good` over `offered`; null without requests.
+    pub attainment: Option<f64>,
+    /// From the intended arrival to the first token, in seconds, of the requests that got one.
+    pub ttft: Stats,
+}
+
+/// How each tenant that offered anything was served, by number. Surplus requests are nobody's.
+pub fn services(run: &RunRecord, cluster: &ClusterRecord, good: &Good) -> Vec<TenantService> {
+    let mut by_tenant: BTreeMap<u32, Vec<(&RequestRecord, bool)>> = BTreeMap::new();
+    let requests = run.requests.iter().zip(&good.met).zip(&cluster.jobs);
+    for ((request, &met), job) in requests.filter(|((r, _), _)| r.status != Status::Surplus) {
+        by_tenant.entry(job.tenant).or_default().push((request, met));
+    }
+    let service = |(tenant, requests): (u32, Vec<(&RequestRecord, bool)>)| {
+        let offered = requests.len() as u64;
+        let good = requests.iter().filter(|(_, met)| *met).count() as u64;
+        let waits = requests.iter().filter_map(|(r, _)| Some(ttft(r)?.as_nanos()));
+        TenantService {
+            tenant,
+            offered,
+            completed: requests.iter().filter(|(r, _)| r.status.is_served()).count() as u64,
+            good,
+            attainment: (offered > 0).then(|| good as f64 / offered as f64),
+            ttft: Sample::from_values(waits).stats_s(),
+        }
+    };
+    by_tenant.into_iter().map(service).collect()
+}
 
 /// The figures of all tenants.
 ///
@@ -78,3 +124,7 @@ fn ended(request: &RequestRecord, job: &JobRecord, run_end: SimTime) -> SimTime 
         }
     }
 }
+
+#[cfg(test)]
+#[path = "tenants_tests.rs"]
+mod tests;

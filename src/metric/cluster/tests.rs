@@ -32,6 +32,9 @@ fn phases_and_busy_time_by_group_and_pool() {
     assert_relative_eq!(first.mean_running.unwrap(), 100.0 / 30.0);
     let pool = &s.pools[0];
     assert_relative_eq!(pool.phases.total(), 80.0);
+    // One of the two is away from 10 to 20 s of 40.
+    assert_eq!((pool.groups_at_start, pool.groups_most), (2, 2));
+    assert_relative_eq!(pool.ready_mean.unwrap(), 1.75);
     assert_relative_eq!(pool.busy.prefill_share.unwrap(), 14.0 / 70.0);
     assert_relative_eq!(pool.busy.decode_share.unwrap(), 26.0 / 70.0);
     assert_eq!(

@@ -11,7 +11,7 @@ pub(super) fn cost(summary: &ClusterSummary) -> Option<Table> {
     let mut columns: Vec<Column> = ["for", "instance", "region", "price of"]
         .map(Column::plain)
         .to_vec();
-    columns.push(Column::with_unit("price", "USD/h"));
+    columns.extend(["price", "a group"].map(|name| Column::with_unit(name, "USD/h")));
     // Phases that nobody was in are left out.
     let all_phases = cost.usd_by_phase.values();
     let shown: Vec<usize> = (0..all_phases.len()).filter(|&i| all_phases[i].1 > 0.0).collect();
@@ -37,6 +37,7 @@ pub(super) fn cost(summary: &ClusterSummary) -> Option<Table> {
             price.region.clone().into(),
             price.price_date.clone().into(),
             price.usd_h.into(),
+            pool.group_usd_h.into(),
         ];
         row.extend(phases(&pool.usd_by_phase));
         row.extend([pool.usd.into(), pool.wasted_usd.into()]);
@@ -46,13 +47,13 @@ pub(super) fn cost(summary: &ClusterSummary) -> Option<Table> {
     for other in &cost.other {
         let mut row: Vec<Cell> = vec![other.cost.name.as_str().into()];
         row.extend(blank(3));
-        row.push(other.cost.usd_h.into());
+        row.extend([other.cost.usd_h.into(), Cell::Absent]);
         row.extend(blank(shown.len()));
         row.extend([other.usd.into(), Cell::Absent]);
         table.push(row);
     }
     let mut all: Vec<Cell> = vec!["all".into()];
-    all.extend(blank(4));
+    all.extend(blank(5));
     all.extend(phases(&cost.usd_by_phase));
     let wasted: f64 = cost.pools.iter().map(|p| p.wasted_usd).sum();
     all.extend([cost.usd.into(), wasted.into()]);
@@ -64,7 +65,33 @@ pub(super) fn cost(summary: &ClusterSummary) -> Option<Table> {
         figure(cost.usd_per_m_good_output_tokens),
         figure(cost.usd_per_m_output_tokens),
     ));
+    if let (Some(note), Some(rented)) = (&mut table.note, rented(summary)) {
+        *note += &format!("\n{rented}");
+    }
     Some(table)
+}
+
+/// What is rented where groups take a share of a machine; nothing where they take whole ones.
+fn rented(summary: &ClusterSummary) -> Option<String> {
+    let cost = summary.cost.as_ref()?;
+    let of_pools = cost.pools.iter().filter(|p| p.instances_per_group.fract() != 0.0);
+    let machines: Vec<String> = of_pools
+        .filter_map(|pool| {
+            let most = summary.scaling.iter().find(|s| s.pool == pool.pool)?.ready_max;
+            // The tolerance is for shares such as a third.
+            let needed = (most as f64 * pool.instances_per_group - 1e-9).ceil();
+            Some(format!(
+                "{needed} {} for the {most} groups of {} ready at most",
+                pool.price.instance, pool.pool
+            ))
+        })
+        .collect();
+    (!machines.is_empty()).then(|| {
+        format!(
+            "Groups are priced at their share of a machine, but whole machines are rented, at least: {}.",
+            machines.join(", ")
+        )
+    })
 }
 
 /// Joules and watts.

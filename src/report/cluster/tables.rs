@@ -107,12 +107,18 @@ fn served_cells(served: &Served) -> [Cell; 4] {
 
 /// A row a pool, and their sum: what they served, how busy they were of the time in which they serve.
 pub(super) fn pools(summary: &ClusterSummary) -> Table {
-    let mut columns = vec![Column::plain("pool"), Column::plain("groups")];
+    let mut columns = vec![Column::plain("pool")];
+    columns.extend(["at start", "most", "ready, mean"].map(|name| Column::with_unit(name, "groups")));
     columns.extend(served_columns());
     columns.extend(busy_columns());
     let mut table = Table::new("Pools", columns);
     for pool in summary.pools.iter().chain([&summary.total]) {
-        let mut row = vec![pool.pool.as_str().into(), pool.groups.into()];
+        let mut row: Vec<Cell> = vec![
+            pool.pool.as_str().into(),
+            pool.groups_at_start.into(),
+            pool.groups_most.into(),
+            pool.ready_mean.into(),
+        ];
         row.extend(served_cells(&pool.served));
         row.extend(busy_cells(&pool.busy));
         table.push(row);
@@ -217,7 +223,7 @@ pub(super) fn demand(summary: &ClusterSummary) -> Table {
             ("prefill", d.prefill_groups.into(), "busy group-s/s"),
             ("decode", d.decode_groups.into(), "busy group-s/s"),
             (
-                "prefill over decode (P:D)",
+                "P:D of busy time in this run (not for planning)",
                 d.prefill_per_decode.into(),
                 "groups/group",
             ),
@@ -265,7 +271,7 @@ pub(super) fn needs(summary: &ClusterSummary) -> Option<Table> {
         ]);
     }
     table.note = Some(format!(
-        "P:D {} at {} requests/s: what full batches within the target for the time between tokens carry.",
+        "P:D of groups needed: {} at {} requests/s: what full batches within the target for the time between tokens carry.",
         significant(n.prefill_per_decode, 3),
         significant(n.offered_rps, 3)
     ));

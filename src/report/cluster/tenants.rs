@@ -1,48 +1,92 @@
 //! Tables of tenants.
 
 use super::tables::share;
-use crate::metric::cluster::ClusterSummary;
+use crate::metric::cluster::{ClusterSummary, TenantService};
 use crate::metric::fairness::TenantFairness;
 use crate::report::number::short;
 use crate::report::table::{Cell, Column, Table};
 
-type Tenant<'a> = (&'a TenantFairness, Option<&'a String>);
+/// Its fairness, its name, and how it was served.
+type Tenant<'a> = (&'a TenantFairness, Option<&'a String>, Option<&'a TenantService>);
 
 /// A column: its heading and unit, and its cell of a tenant.
 type Figure = (&'static str, Option<&'static str>, fn(&Tenant<'_>) -> Cell);
 
 const WHO: [Figure; 2] = [
-    ("tenant", None, |(t, _)| u64::from(t.tenant).into()),
-    ("name", None, |(_, name)| name.cloned().into()),
+    ("tenant", None, |(t, ..)| u64::from(t.tenant).into()),
+    ("name", None, |(_, name, _)| name.cloned().into()),
 ];
 
-const WORK: [Figure; 7] = [
-    ("weight", None, |(t, _)| t.weight.into()),
-    ("offered", Some("requests"), |(t, _)| t.offered.into()),
-    ("admitted", Some("requests"), |(t, _)| t.admitted.into()),
-    ("completed", Some("requests"), |(t, _)| t.completed.into()),
-    ("work done", Some("weighted tokens"), |(t, _)| {
+const WORK: [Figure; 6] = [
+    ("weight", None, |(t, ..)| t.weight.into()),
+    ("offered", Some("requests"), |(t, ..)| t.offered.into()),
+    ("admitted", Some("requests"), |(t, ..)| t.admitted.into()),
+    ("completed", Some("requests"), |(t, ..)| t.completed.into()),
+    ("work done", Some("weighted tokens"), |(t, ..)| {
         t.completed_work.into()
     }),
-    ("work done", Some("share"), |(t, _)| share(t.completed_share)),
-    ("off its due", Some("service over due - 1"), |(t, _)| {
-        t.share_deviation.map_or(Cell::Absent, Cell::Relative)
+    ("work done", Some("share"), |(t, ..)| share(t.completed_share)),
+];
+
+/// For people: nothing for a tenant that asked for less than its share and got it.
+const OFF: [Figure; 1] = [(
+    "off its due while it waited",
+    Some("service over due - 1"),
+    |(t, ..)| deviation(t.share_deviation.filter(|_| !t.asked_less)),
+)];
+
+/// For a file: both apart.
+const OFF_AND_WHY: [Figure; 2] = [
+    (
+        "off its due while it waited",
+        Some("service over due - 1"),
+        |(t, ..)| deviation(t.share_deviation),
+    ),
+    ("asked for less than its share", None, |(t, ..)| {
+        if t.asked_less { "yes" } else { "no" }.into()
     }),
 ];
 
+fn deviation(x: Option<f64>) -> Cell {
+    x.map_or(Cell::Absent, Cell::Relative)
+}
+
+const SERVICE: [Figure; 5] = [
+    ("within SLO", Some("requests"), |(.., s)| s.map(|s| s.good).into()),
+    ("attainment", Some("share of offered"), |(.., s)| {
+        share(s.and_then(|s| s.attainment))
+    }),
+    (
+        "TTFT, mean",
+        Some("ms"),
+        |(.., s)| ms(s.and_then(|s| s.ttft.mean)),
+    ),
+    ("TTFT p50", Some("ms"), |(.., s)| ms(s.and_then(|s| s.ttft.p50))),
+    ("TTFT p99", Some("ms"), |(.., s)| ms(s.and_then(|s| s.ttft.p99))),
+];
+
+fn ms(seconds: Option<f64>) -> Cell {
+    seconds.map(|s| 1e3 * s).into()
+}
+
+/// How many requests, where the table tells nothing else of work.
+const REQUESTS: [Figure; 2] = [WORK[1], WORK[3]];
+
 const WAITS: [Figure; 8] = [
-    ("backlogged", Some("s"), |(t, _)| t.backlogged_s.into()),
-    ("wait, mean", Some("s"), |(t, _)| t.queue_age_mean_s.into()),
-    ("wait, most", Some("s"), |(t, _)| t.queue_age_max_s.into()),
-    ("starved, most", Some("s"), |(t, _)| t.longest_starvation_s.into()),
-    ("KV held", Some("byte-s"), |(t, _)| {
+    ("backlogged", Some("s"), |(t, ..)| t.backlogged_s.into()),
+    ("wait, mean", Some("s"), |(t, ..)| t.queue_age_mean_s.into()),
+    ("wait, most", Some("s"), |(t, ..)| t.queue_age_max_s.into()),
+    ("starved, most", Some("s"), |(t, ..)| {
+        t.longest_starvation_s.into()
+    }),
+    ("KV held", Some("byte-s"), |(t, ..)| {
         t.kv_share.map(|_| t.kv_byte_seconds).into()
     }),
-    ("KV held", Some("share"), |(t, _)| share(t.kv_share)),
-    ("cached", Some("share of its prompts"), |(t, _)| {
+    ("KV held", Some("share"), |(t, ..)| share(t.kv_share)),
+    ("cached", Some("share of its prompts"), |(t, ..)| {
         share(t.cached_share_of_input)
     }),
-    ("cached", Some("share of all finds"), |(t, _)| {
+    ("cached", Some("share of all finds"), |(t, ..)| {
         share(t.cached_share_of_all)
     }),
 ];
@@ -55,28 +99,36 @@ fn table(title: &str, figures: &[&[Figure]], summary: &ClusterSummary) -> Table 
     });
     let mut table = Table::new(title, columns.collect());
     for t in &summary.fairness.tenants {
-        let tenant = (t, summary.tenant_names.get(&t.tenant));
+        let service = summary.tenants.iter().find(|s| s.tenant == t.tenant);
+        let tenant = (t, summary.tenant_names.get(&t.tenant), service);
         table.push(figures().map(|(_, _, cell)| cell(&tenant)).collect());
     }
     table
 }
 
-/// For people: work, then waits and memory. Nothing where there is one tenant alone.
+/// For people: service by the targets, work, then waits and memory. Nothing where there is one tenant alone.
 pub(super) fn tenants(summary: &ClusterSummary) -> Vec<Table> {
     if summary.fairness.tenants.len() < 2 {
         return Vec::new();
     }
-    let mut work = table("Tenants", &[&WHO, &WORK], summary);
+    let mut work = table("Tenants", &[&WHO, &WORK, &OFF], summary);
     let index = |x: Option<f64>| x.map_or_else(|| "–".to_owned(), short);
     work.note = Some(format!(
-        "Jain's index of completed work over weight {}, of service over service due {}.",
+        "Off its due counts only while something of the tenant waited; a dash: nothing was due then, or the tenant asked for less \
+         than its share and got it.\nJain's index of work done in the whole run over weight {} (the same for every policy \
+         when all is served in the end), of service over service due while they waited {}.",
         index(summary.fairness.jain_completed),
         index(summary.fairness.jain_backlogged),
     ));
-    vec![work, table("Tenants: waits and KV", &[&WHO, &WAITS], summary)]
+    let service = table("Tenants: service", &[&WHO, &REQUESTS, &SERVICE], summary);
+    vec![
+        service,
+        work,
+        table("Tenants: waits and KV", &[&WHO, &WAITS], summary),
+    ]
 }
 
 /// A row a tenant, with everything: for a file.
 pub fn tenants_table(summary: &ClusterSummary) -> Table {
-    table("Tenants", &[&WHO, &WORK, &WAITS], summary)
+    table("Tenants", &[&WHO, &WORK, &OFF_AND_WHY, &SERVICE, &WAITS], summary)
 }
