@@ -93,7 +93,11 @@ impl RequestRow {
             t_last_token_ns: r.last_token,
             input_tokens: r.input_tokens,
             cached_input_tokens: r.cached_tokens,
-            computed_input_tokens: r.input_tokens.saturating_sub(r.cached_tokens),
+            // Of a request that was never scheduled nothing is.
+            computed_input_tokens: match r.first_scheduled {
+                Some(_) => r.input_tokens.saturating_sub(r.cached_tokens),
+                None => 0,
+            },
             output_tokens: r.output_tokens,
             preemptions: r.preemptions,
             status: r.status,

@@ -39,8 +39,9 @@ pub(super) struct Control {
     /// Faults that slow the loading of weights, and that make metrics old.
     pub weight_slowdowns: Vec<(usize, Ratio)>,
     pub stale: Vec<(usize, SimDuration)>,
-    /// Events of control loops to come.
+    /// Events of control loops to come, and how many came since anything else did.
     pub scheduled: u32,
+    pub idle_turns: u64,
     /// Some group has entered another phase.
     pub pools_changed: bool,
     /// Of each pool: attempts sent to its groups since its autoscaler last counted them, and when that was.
@@ -79,6 +80,7 @@ impl Control {
             weight_slowdowns: Vec::new(),
             stale: Vec::new(),
             scheduled: 0,
+            idle_turns: 0,
             pools_changed: false,
             arrivals: vec![(0, SimTime::ZERO); config.pools.len()],
             slow_revisions: Vec::new(),

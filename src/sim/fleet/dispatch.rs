@@ -36,6 +36,7 @@ impl<R: Recorder> Fleet<'_, R> {
         let now = self.now();
         let record = &mut self.jobs.get(job).record;
         (record.sent, record.status) = (now, Status::Unfinished);
+        self.jobs.due -= 1;
         self.wait_for_first_token(job);
         if let Some(after) = self.config.gateway.timeouts.e2e {
             self.kernel

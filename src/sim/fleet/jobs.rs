@@ -61,8 +61,9 @@ pub(super) struct Job<K> {
 pub(super) struct Jobs<K> {
     first: JobNumber,
     window: VecDeque<Job<K>>,
-    /// Jobs that have not ended.
+    /// Jobs that have not ended, and those of them that have not been sent.
     pub open: u32,
+    pub due: u32,
     /// What is kept of those that are gone.
     pub told: Vec<(RequestId, JobRecord)>,
 }
@@ -73,6 +74,7 @@ impl<K: Default> Jobs<K> {
             first: 0,
             window: VecDeque::new(),
             open: 0,
+            due: 0,
             told: Vec::new(),
         }
     }
@@ -105,6 +107,7 @@ impl<K: Default> Jobs<K> {
             told,
         });
         self.open += 1;
+        self.due += 1;
         self.first + self.window.len() as u32 - 1
     }
 

@@ -1,6 +1,6 @@
 //! A cluster's run: pools of replica groups behind a gateway and routers, with what befalls them.
 //!
-//! Replicas are those of [`super::replica`]. They are advanced when something reaches them or looks at them, not at
+//! Replicas are those of `sim::replica`. They are advanced when something reaches them or looks at them, not at
 //! every step: between two such instants a replica's steps that only repeat are taken at once (`lazy.rs`), so that a
 //! cluster costs what happens in it, too. The parts that decide (routers, queues, links, faults, scaling) are those of
 //! [`crate::cluster`].

@@ -201,6 +201,10 @@ fn run_told<R: Recorder, E>(
     }
 }
 
+/// Turns of control loops and leases without anything else, after which nothing is expected of them any more (a transfer
+/// may be due in years).
+const MOST_IDLE_TURNS: u64 = 1_000_000;
+
 /// Gives the next request to be sent, if there is one.
 type Source<'s> = &'s mut dyn FnMut() -> Option<(RequestId, TraceRequest)>;
 
@@ -261,11 +265,14 @@ impl<'a, R: Recorder> Fleet<'a, R> {
     }
 
     pub fn tell(&mut self, event: &'static str, group: Option<u32>, what: impl Into<String>) {
-        let at = self.now();
+        self.tell_at(self.now(), event, group, what.into());
+    }
+
+    fn tell_at(&mut self, at: SimTime, event: &'static str, group: Option<u32>, what: String) {
         self.record.timeline.push(TimelineEvent {
             at,
             event,
-            what: what.into(),
+            what,
             group,
         });
     }
@@ -330,11 +337,15 @@ impl<'a, R: Recorder> Fleet<'a, R> {
         match event {
             Event::Scrape | Event::Scale(_) | Event::Rollout(_) | Event::Lease(_) => {
                 self.control.scheduled -= 1;
+                self.control.idle_turns += 1;
             }
             // What they bring about, if anything, counts.
             Event::Cancel(_) | Event::Timeout(..) | Event::Hedge(_) => {}
             Event::Wake { replica, version } if !self.is_due(replica, version) => return,
-            _ => self.last_progress = self.now(),
+            _ => {
+                self.last_progress = self.now();
+                self.control.idle_turns = 0;
+            }
         }
         match event {
             Event::Wake { replica, .. } => self.touch(replica),
@@ -406,7 +417,9 @@ impl<'a, R: Recorder> Fleet<'a, R> {
     /// Nothing but control loops has happened for too long.
     fn is_stranded(&mut self, at: SimTime) -> bool {
         let only_control = self.kernel.len() == self.control.scheduled as usize;
-        let stranded = only_control && at.since(self.last_progress) > self.config.patience;
+        let is_late = at.since(self.last_progress) > self.config.patience;
+        let turns_idly = self.control.idle_turns > MOST_IDLE_TURNS && self.jobs.due == 0;
+        let stranded = is_late && (only_control || turns_idly);
         if stranded {
             self.strand();
         }
@@ -417,11 +430,10 @@ impl<'a, R: Recorder> Fleet<'a, R> {
     fn strand(&mut self) {
         let open = self.jobs.open;
         self.record.stranded = open;
-        self.tell(
-            "stranded",
-            None,
-            format!("{open} requests wait for groups that never come"),
-        );
+        if open > 0 {
+            let what = format!("{open} requests wait for groups or transfers that never come");
+            self.tell_at(self.last_progress, "stranded", None, what);
+        }
     }
 
     /// Tells the recorder of what is left.
@@ -447,7 +459,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             let what = format!(
                 "{retries} retries of {requests} requests: a limit on retries or a budget is missing"
             );
-            self.tell("retry_storm", None, what);
+            self.tell_at(end, "retry_storm", None, what);
         }
         let links = 0..self.network.links() as u32;
         let bytes = |link| u64::try_from(self.network.moved(link) / crate::cluster::link::UNITS_PER_BYTE);
