@@ -218,7 +218,7 @@ impl<R: Recorder> Fleet<'_, R> {
                 if leaps && slot.wake.is_some_and(|wake| wake < horizon) {
                     slot.advance(horizon, &mut around);
                 }
-                end = end.max(slot.acted);
+                end = end.max(slot.acted).max(slot.replica.last_end);
                 slot.replica.cut_off(&mut around);
             });
         }
