@@ -175,14 +175,9 @@ pub fn whole_run_note(plan: &Plan) -> Option<String> {
 
 /// Groups come and go: busy is a share of the time that they were up, and of the whole run alone. Of a part of it, it is not
 /// known.
-pub(super) fn tell_busy(
-    summary: &mut Summary,
-    cluster: &ClusterRecord,
-    busy: impl Iterator<Item = Busy>,
-    end: SimTime,
-) {
+pub(super) fn tell_busy(summary: &mut Summary, cluster: &ClusterRecord, busy: impl Iterator<Item = Busy>) {
     let is_whole = summary.period.arrivals_before + summary.period.arrivals_after == 0;
-    summary.gauges.utilisation = is_whole.then(|| busy_share(cluster, busy, end)).flatten();
+    summary.gauges.utilisation = is_whole.then(|| busy_share(cluster, busy, cluster.end)).flatten();
 }
 
 /// What one group of each pool carries of the plan's workload, where prefill and decode are disaggregated.

@@ -240,12 +240,7 @@ impl Study {
         if let Some(cluster) = &mut cluster {
             tell_stranded(plan, cluster, &mut summary);
             tell_unreached(plan, record.end, &mut summary);
-            tell_busy(
-                &mut summary,
-                cluster,
-                record.replicas.iter().map(|r| r.busy),
-                record.end,
-            );
+            tell_busy(&mut summary, cluster, record.replicas.iter().map(|r| r.busy));
             summary.notes.push(CLUSTER_NOT_DIAGNOSED.into());
         } else {
             summary.diagnosis = Some(Diagnosis::of_run(
@@ -341,12 +336,7 @@ impl Study {
         let mut cluster = told.cluster;
         tell_stranded(plan, &mut cluster, &mut summary);
         tell_unreached(plan, told.end, &mut summary);
-        tell_busy(
-            &mut summary,
-            &cluster,
-            told.replicas.iter().map(|r| r.busy),
-            told.end,
-        );
+        tell_busy(&mut summary, &cluster, told.replicas.iter().map(|r| r.busy));
         summary.notes.push(ALL_TOKENS.into());
         measures_something(plan, &summary)?;
         let ended = (&cluster, told.replicas.as_slice(), told.end);

@@ -70,6 +70,8 @@ pub struct ClusterRecord {
     pub timeline: Vec<TimelineEvent>,
     /// Of each request, in the order of their ids.
     pub jobs: Vec<JobRecord>,
+    /// When its last event happened, clients' receipt of tokens apart.
+    pub end: SimTime,
     /// Queue at the gateway after each change: when, and how many wait.
     pub gateway_queue: Vec<(SimTime, u32)>,
     /// Bytes that crossed each link, and its name.

@@ -273,6 +273,8 @@ impl Replica {
         };
         newest.plan.shape.advance(taken);
         for older in &mut self.in_flight {
+            // All batches under way are like the newest one now.
+            older.plan.shape.prefill_seqs = newest.plan.shape.prefill_seqs;
             older.plan.running = newest.plan.running;
             older.plan.waiting = newest.plan.waiting;
         }

@@ -461,6 +461,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             );
             self.tell_at(end, "retry_storm", None, what);
         }
+        self.record.end = end;
         let links = 0..self.network.links() as u32;
         let bytes = |link| u64::try_from(self.network.moved(link) / crate::cluster::link::UNITS_PER_BYTE);
         self.record.links = links
