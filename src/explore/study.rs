@@ -225,7 +225,7 @@ impl Study {
     fn run_plan(&self, plan: &Plan, replication: u64) -> Result<StudyRun, StudyError> {
         let trace = plan.trace(replication)?;
         let watched = self.watched();
-        let (record, mut cluster) = match plan.fleet(replication, &self.machines)? {
+        let (record, cluster) = match plan.fleet(replication, &self.machines)? {
             None => (
                 sim::run_at(self.pace, &self.world(plan), &watched[0], &trace)?,
                 None,
@@ -237,8 +237,8 @@ impl Study {
         };
         let options = self.summary_options(plan);
         let mut summary = Summary::of(&record, &options);
-        if let Some(cluster) = &mut cluster {
-            tell_stranded(plan, cluster, &mut summary);
+        if let Some(cluster) = &cluster {
+            tell_stranded(cluster, &mut summary);
             tell_unreached(plan, record.end, &mut summary);
             tell_busy(&mut summary, cluster, record.replicas.iter().map(|r| r.busy));
             summary.notes.push(CLUSTER_NOT_DIAGNOSED.into());
@@ -333,8 +333,8 @@ impl Study {
         extrapolated_share: Option<f64>,
     ) -> Result<SummaryRun, StudyError> {
         let mut summary = told.recorder.finish(told.end, &told.replicas);
-        let mut cluster = told.cluster;
-        tell_stranded(plan, &mut cluster, &mut summary);
+        let cluster = told.cluster;
+        tell_stranded(&cluster, &mut summary);
         tell_unreached(plan, told.end, &mut summary);
         tell_busy(&mut summary, &cluster, told.replicas.iter().map(|r| r.busy));
         summary.notes.push(ALL_TOKENS.into());

@@ -440,8 +440,7 @@ impl<R: Recorder> Fleet<'_, R> {
     /// Rollouts hear of groups in new phases, and draining groups that have nothing left end, until nothing changes.
     pub(super) fn settle_groups(&mut self) {
         loop {
-            let drains = self.groups.iter().any(|g| g.phase() == Phase::Draining);
-            for number in 0..self.groups.len() as u32 * u32::from(drains) {
+            for number in 0..self.groups.len() as u32 {
                 let group = &self.groups[number as usize];
                 if group.phase() == Phase::Draining && group.in_flight == 0 && !self.has_work(number) {
                     self.stop_group(number);

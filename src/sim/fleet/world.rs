@@ -299,7 +299,12 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             }
             self.settle(source)?;
         }
-        if self.kernel.is_empty() && self.jobs.open > 0 {
+        // A livelock is told of by its replica.
+        let livelocked = self
+            .replicas
+            .iter()
+            .any(|slot| slot.replica.totals.livelock.is_some());
+        if self.kernel.is_empty() && self.jobs.open > 0 && !livelocked {
             self.strand();
         }
         Ok(())
