@@ -132,9 +132,10 @@ fn refuse_other_step_times(plan: &Plan) -> Result<(), InputError> {
         .iter()
         .any(|p| path.starts_with(p))
     };
-    match plan.axes().iter().find(|a| sets_step_time(&a.path)) {
-        Some(axis) => refuse(
-            &format!("sweep.axes.{}", axis.path),
+    let mut paths = plan.axes().iter().flat_map(|axis| &axis.paths);
+    match paths.find(|path| sets_step_time(path)) {
+        Some(path) => refuse(
+            &format!("sweep.axes.{path}"),
             "one fit cannot serve several of these",
         ),
         None => Ok(()),

@@ -16,7 +16,7 @@ pub fn combinations(axes: &[Axis]) -> Option<Vec<Setting>> {
     let mut count = 1usize;
     for axis in axes {
         count = count
-            .checked_mul(axis.values.len())
+            .checked_mul(axis.points.len())
             .filter(|&n| n <= MOST_CONFIGURATIONS)?;
     }
     let mut all: Vec<Setting> = vec![Vec::new()];
@@ -24,9 +24,9 @@ pub fn combinations(axes: &[Axis]) -> Option<Vec<Setting>> {
         all = all
             .into_iter()
             .flat_map(|setting| {
-                axis.values.iter().map(move |value| {
+                axis.settings().map(move |point| {
                     let mut longer = setting.clone();
-                    longer.push((axis.path.clone(), value.clone()));
+                    longer.extend(point);
                     longer
                 })
             })
@@ -68,8 +68,8 @@ mod tests {
 
     fn axis(path: &str, values: &[i64]) -> Axis {
         Axis {
-            path: path.into(),
-            values: values.iter().map(|&v| v.into()).collect(),
+            paths: vec![path.into()],
+            points: values.iter().map(|&v| vec![v.into()]).collect(),
         }
     }
 
@@ -84,6 +84,19 @@ mod tests {
             ]
         );
         assert_eq!(combinations(&[]).unwrap(), [Vec::new()]);
+    }
+
+    #[test]
+    fn keys_of_one_axis_change_together() {
+        let ratio = Axis {
+            paths: vec!["p.groups".into(), "d.groups".into()],
+            points: vec![vec![1.into(), 6.into()], vec![2.into(), 5.into()]],
+        };
+        let all = combinations(&[ratio, axis("tp", &[4, 8])]).unwrap();
+        let values = |s: &Setting| s.iter().map(|(_, v)| v.as_i64().unwrap()).collect::<Vec<_>>();
+        let values: Vec<_> = all.iter().map(values).collect();
+        assert_eq!(values, [[1, 6, 4], [1, 6, 8], [2, 5, 4], [2, 5, 8]]);
+        assert_eq!(all[0][1].0, "d.groups");
     }
 
     #[test]

@@ -49,13 +49,51 @@ pub struct Measurement {
     pub repeats: u32,
 }
 
-/// One axis of a sweep.
+/// One axis of a sweep: a key, or several that change together (a ratio of prefill to decode groups).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
-    /// Scenario path.
-    pub path: String,
-    /// Values it takes, in the order given.
-    pub values: Vec<Value>,
+    /// Scenario paths.
+    pub paths: Vec<String>,
+    /// Points it takes, in the order given: a value for each path.
+    pub points: Vec<Vec<Value>>,
+}
+
+impl Axis {
+    /// The axis `name` of `sweep.axes`: paths apart by commas, and a value each, or a list of values for several paths.
+    ///
+    /// # Errors
+    /// What was found and how to mend it.
+    fn read(name: &str, values: &Value) -> Result<Self, (String, String)> {
+        let paths: Vec<String> = name.split(',').map(|p| p.trim().to_owned()).collect();
+        let Some(values) = values.as_array().filter(|v| !v.is_empty()) else {
+            return Err((
+                format!("found {values}"),
+                "allowed: a list of at least one value".into(),
+            ));
+        };
+        if let [_] = paths[..] {
+            let points = values.iter().map(|v| vec![v.clone()]).collect();
+            return Ok(Self { paths, points });
+        }
+        let point = |value: &Value| {
+            let values = value.as_array().filter(|v| v.len() == paths.len());
+            values.cloned().ok_or_else(|| {
+                let keys = paths.len();
+                (
+                    format!("found {value} for {keys} keys that change together"),
+                    format!("allowed: a list of lists of {keys} values, in the order of the keys"),
+                )
+            })
+        };
+        let points = values.iter().map(point).collect::<Result<_, _>>()?;
+        Ok(Self { paths, points })
+    }
+
+    /// A point of it as scenario paths and their values.
+    pub fn settings(&self) -> impl Iterator<Item = Vec<(String, Value)>> {
+        let setting = |point: &Vec<Value>| self.paths.iter().cloned().zip(point.iter().cloned()).collect();
+        self.points.iter().map(setting)
+    }
 }
 
 /// The format version.
@@ -255,43 +293,41 @@ pub fn measure(
 /// # Errors
 /// [`InputError`] naming the axis.
 pub fn sweep(scenario: &Scenario, explicit: &Value, blame: &Blame<'_>) -> Result<Vec<Axis>, InputError> {
-    let mut axes = Vec::new();
-    for (path, values) in &scenario.sweep.axes {
-        let place = format!("sweep.axes.{path}");
-        let Some(values) = values.as_array().filter(|v| !v.is_empty()) else {
-            return Err(blame.error(
-                &place,
-                format!("found {values}"),
-                "allowed: a list of at least one value",
-            ));
-        };
-        if path.starts_with("sweep") {
-            return Err(blame.error(&place, "a sweep cannot vary itself", "name another key"));
+    let axes: Vec<(String, Axis)> = scenario
+        .sweep
+        .axes
+        .iter()
+        .map(|(name, values)| {
+            let place = format!("sweep.axes.{name}");
+            let axis = Axis::read(name, values).map_err(|(found, mend)| blame.error(&place, found, mend))?;
+            Ok((place, axis))
+        })
+        .collect::<Result<_, _>>()?;
+    for (number, (place, axis)) in axes.iter().enumerate() {
+        for path in &axis.paths {
+            check_axis_path(scenario, path).map_err(|(found, mend)| blame.error(place, found, mend))?;
         }
-        check_axis(path, values, (scenario, explicit))
-            .map_err(|(found, mend)| blame.error(&place, found, mend))?;
-        for value in values {
+        check_axis(number, &axes, explicit).map_err(|(found, mend)| blame.error(place, found, mend))?;
+        for setting in axis.settings() {
             let mut tree = explicit.clone();
-            let mut point = Override::new(path, value.clone());
-            point.origin = format!("{}, {place}", blame.origin);
-            point.apply(&mut tree)?;
-            super::plan::typed(tree, &point.origin)?;
+            let origin = format!("{}, {place}", blame.origin);
+            for (path, value) in setting {
+                let mut point = Override::new(&path, value);
+                point.origin.clone_from(&origin);
+                point.apply(&mut tree)?;
+            }
+            super::plan::typed(tree, &origin)?;
         }
-        axes.push(Axis {
-            path: path.clone(),
-            values: values.clone(),
-        });
     }
     check_capacity(scenario, blame)?;
-    Ok(axes)
+    Ok(axes.into_iter().map(|(_, axis)| axis).collect())
 }
 
-/// What an axis must not be: a key without effect, a value twice, a key inside that of another axis.
-fn check_axis(
-    path: &str,
-    values: &[Value],
-    (scenario, explicit): (&Scenario, &Value),
-) -> Result<(), (String, &'static str)> {
+/// What no axis may vary.
+fn check_axis_path(scenario: &Scenario, path: &str) -> Result<(), (String, &'static str)> {
+    if path.starts_with("sweep") {
+        return Err(("a sweep cannot vary itself".into(), "name another key"));
+    }
     let sets_rate = path.starts_with("load.arrival.rate") || path.starts_with("load.arrival.time_scale");
     if scenario.sweep.search.capacity.is_some() && sets_rate {
         return Err((
@@ -305,8 +341,22 @@ fn check_axis(
             "name a key of system, cluster, workload, load, slo or measure",
         ));
     }
+    Ok(())
+}
+
+/// What an axis must not be: a point twice, a key inside another one that is varied.
+fn check_axis(
+    number: usize,
+    axes: &[(String, Axis)],
+    explicit: &Value,
+) -> Result<(), (String, &'static str)> {
+    let axis = &axes[number].1;
     let mut seen = HashSet::new();
-    if let Some((i, value)) = values.iter().enumerate().find(|(_, v)| !seen.insert(*v)) {
+    if let Some((i, point)) = axis.points.iter().enumerate().find(|(_, p)| !seen.insert(*p)) {
+        let value = match &point[..] {
+            [value] => value.clone(),
+            values => values.into(),
+        };
         return Err((
             format!("value {value} stands twice, again at place {i}"),
             "give each value once",
@@ -316,17 +366,19 @@ fn check_axis(
         let axis = Override::new(p, Value::Null);
         axis.numbered(explicit).unwrap_or(axis).dotted()
     };
-    let (this, others) = (
-        normal(path),
-        scenario.sweep.axes.keys().filter(|other| *other != path),
-    );
-    for other in others {
-        let that = normal(other);
-        if that == this || that.starts_with(&format!("{this}.")) {
-            return Err((
-                format!("it contains the axis {other}, which it would undo"),
-                "vary one of the two",
-            ));
+    for (place, path) in axis.paths.iter().enumerate() {
+        let this = normal(path);
+        let own = axis.paths.iter().enumerate();
+        let own = own.filter(|&(other, _)| other != place).map(|(_, path)| path);
+        let others = axes.iter().enumerate().filter(|&(other, _)| other != number);
+        for other in own.chain(others.flat_map(|(_, (_, a))| &a.paths)) {
+            let that = normal(other);
+            if that == this || that.starts_with(&format!("{this}.")) {
+                return Err((
+                    format!("it contains the axis {other}, which it would undo"),
+                    "vary one of the two",
+                ));
+            }
         }
     }
     Ok(())

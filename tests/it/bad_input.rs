@@ -164,6 +164,21 @@ const FILE_CASES: &[(&str, &str, &[&str])] = &[
     ),
     (
         "measure:",
+        "sweep: {axes: {'system.engine.max_num_seqs, load.arrival.rate': [[4, 1], 8]}}\nmeasure:",
+        &["found 8 for 2 keys", "lists of 2 values"],
+    ),
+    (
+        "measure:",
+        "sweep: {axes: {'system.engine.max_num_seqs, system.engine.max_num_seqs': [[4, 1]]}}\nmeasure:",
+        &["max_num_seqs", "vary one of the two"],
+    ),
+    (
+        "measure:",
+        "sweep: {axes: {'system.engine.max_num_seqs, load.arrival.rate': [[4, 1], [4, 1]]}}\nmeasure:",
+        &["[4,1] stands twice"],
+    ),
+    (
+        "measure:",
         "sweep: {search: {capacity: {rate: [9, 2]}}}\nmeasure:",
         &["capacity.rate", "the first above 0"],
     ),

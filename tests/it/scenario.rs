@@ -497,6 +497,19 @@ fn a_replay_as_it_is_is_shared_and_not_copied() {
     assert!(!std::sync::Arc::ptr_eq(&one, &other));
 }
 
+#[test]
+fn a_ratio_is_one_axis_of_two_keys() {
+    let set = "sweep.axes={'cluster.pools.prefill.groups, cluster.pools.decode.groups': [[1, 2], [2, 1]]}";
+    let base = plan("pd-llama-70b.yaml", &[set]);
+    let settings = kneeboard::explore::grid::combinations(base.axes()).unwrap();
+    let groups = settings.iter().map(|setting| {
+        let point = base.point(&kneeboard::explore::grid::overrides(setting)).unwrap();
+        let pools = &point.cluster().unwrap().config().pools;
+        pools.iter().map(|p| p.groups).collect::<Vec<_>>()
+    });
+    assert_eq!(groups.collect::<Vec<_>>(), [[1, 2], [2, 1]]);
+}
+
 /// Values of an axis are checked once; the time of each does not grow with the others.
 #[test]
 fn a_long_axis_is_set_up_in_linear_time() {
@@ -507,9 +520,9 @@ fn a_long_axis_is_set_up_in_linear_time() {
     );
     let began = std::time::Instant::now();
     let base = plan("bench/b1-10k-1replica.yaml", &[&axis]);
-    for value in &base.axes()[0].values[..2000] {
+    for value in &base.axes()[0].points[..2000] {
         let point = base
-            .point(&[Override::new("system.engine.max_num_seqs", value.clone())])
+            .point(&[Override::new("system.engine.max_num_seqs", value[0].clone())])
             .unwrap();
         assert!(point.at_rate(3.0).is_ok());
     }

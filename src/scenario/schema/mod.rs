@@ -113,7 +113,8 @@ pub struct Measure {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sweep {
-    /// Dotted path of a scenario key to the values it takes; all combinations are run.
+    /// Dotted path of a scenario key to the values it takes; all combinations are run. Paths apart by commas change
+    /// together: their values are lists of one value each.
     #[serde(default)]
     pub axes: serde_json::Map<String, serde_json::Value>,
     /// Searches in every combination.
