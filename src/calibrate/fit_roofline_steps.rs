@@ -19,11 +19,10 @@ use super::posterior::{self, Linear, Posterior, Residuals, Search};
 use super::robust::RunSteps;
 use super::roofline_file::{self, FitHead, LEAST_SPEED, NEW_MODEL, UNTESTED_SPEED};
 use crate::steptime::fit_file::{RegimeError, StepError};
+use crate::steptime::fit_parts::{FitData, FitError as FileError, FitRange, Misfit, SpeaksFor};
 use crate::steptime::parameters::{Param, Parameters, SPECS};
 use crate::steptime::roofline::MissingFigure;
-use crate::steptime::roofline_fit::{
-    FitData, FitError as FileError, FitRange, Form, Misfit, ROOFLINE_FIT_FORMAT, RooflineFit, SpeaksFor,
-};
+use crate::steptime::roofline_fit::{Form, ROOFLINE_FIT_FORMAT, RooflineFit};
 use crate::steptime::{BatchShape, Deployment, Hull, Roofline};
 
 /// The steps of one run, and what served it.

@@ -8,12 +8,12 @@ use super::bootstrap::{self, scatter_of};
 use super::fit_runs::{Priors, RunFigure, RunFit};
 use super::observed::{Figure, Metric, ObservedError, ObservedRun, Stat};
 use super::robust::median;
+use crate::steptime::fit_parts::{
+    Correlation, FitData, FitError, FitRange, FittedParameter, Misfit, SpeaksFor,
+};
 use crate::steptime::hull::Hull;
 use crate::steptime::parameters::{Param, Parameters, SPECS};
-use crate::steptime::roofline_fit::{
-    Correlation, Door, FitData, FitError, FitRange, FittedParameter, Form, Misfit, ROOFLINE_FIT_FORMAT,
-    RooflineFit, SpeaksFor,
-};
+use crate::steptime::roofline_fit::{Door, Form, ROOFLINE_FIT_FORMAT, RooflineFit};
 use crate::steptime::{BatchShape, Deployment, Roofline, StepTime};
 use crate::units::SimDuration;
 use crate::workload::trace::TraceRequest;

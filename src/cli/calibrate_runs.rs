@@ -20,7 +20,8 @@ use crate::calibrate::read_captures;
 use crate::calibrate::roofline_file::{FitHead, priors_of, roofline_file};
 use crate::input::{InputError, read_text, write_atomic};
 use crate::report::roofline_fit::fit_text;
-use crate::steptime::roofline_fit::{Door, FitData};
+use crate::steptime::fit_parts::FitData;
+use crate::steptime::roofline_fit::Door;
 use crate::steptime::{Deployment, RooflineFit};
 
 /// What all doors are told.

@@ -3,7 +3,7 @@
 use comfy_table::{Table, presets};
 
 use super::number;
-use crate::steptime::roofline_fit::{FitError, FittedParameter, Misfit};
+use crate::steptime::fit_parts::{FitError, FittedParameter, Misfit};
 use crate::steptime::{RooflineFit, StaticFit};
 
 /// The fit: parameters, what is left out and by how much it missed, notes.

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::input::InputError;
 use crate::profile::{Accelerator, catalog};
 use crate::sim::{FrontEnd, HostTimes};
+use crate::steptime::fit_parts::SpeaksFor;
 use crate::steptime::hull::{AxisRange, axis_names};
-use crate::steptime::roofline_fit::{Door, SpeaksFor};
+use crate::steptime::roofline_fit::Door;
 use crate::steptime::{
     AnyFit, Deployment, Fit, Hull, Param, Parameters, Roofline, RooflineFit, StaticFit, StaticParam,
     StaticParameters, StaticStepTime, StepTime,

@@ -4,7 +4,7 @@
 //! accelerator's profile states; times are seconds. One vector serves every model, precision and degree of
 //! parallelism on one kind of device.
 
-use std::ops::{Index, IndexMut};
+use super::param_table::{Spec, parameter_table};
 
 /// One parameter of the roofline model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,37 +56,16 @@ pub enum Param {
     ClientTokenTime,
 }
 
-/// Number of parameters.
-pub const PARAMS: usize = 22;
-
 /// What is known of a parameter before anything is measured.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ParamSpec {
-    /// Which.
-    pub param: Param,
-    /// Name in fit files.
-    pub name: &'static str,
-    /// Unit; `1` for fractions.
-    pub unit: &'static str,
-    /// Smallest and largest value that is believed.
-    pub bounds: (f64, f64),
-    /// Median of the prior.
-    pub prior: f64,
-    /// Standard deviation of the prior's logarithm.
-    pub prior_log_sd: f64,
-}
+pub type ParamSpec = Spec<Param>;
 
-macro_rules! specs {
-    ($($param:ident $name:literal $unit:literal $low:literal..$high:literal prior $prior:literal sd $sd:literal;)+) => {
-        /// All parameters in the order of the vector. The priors are those of a data-centre GPU under vLLM where
-        /// kernels of the device say nothing better; sources: docs/CALIBRATION.md.
-        pub const SPECS: [ParamSpec; PARAMS] = [$(ParamSpec {
-            param: Param::$param, name: $name, unit: $unit, bounds: ($low, $high), prior: $prior, prior_log_sd: $sd,
-        }),+];
-    };
-}
-
-specs! {
+parameter_table! {
+    Param, PARAMS;
+    /// All parameters in the order of the vector. The priors are those of a data-centre GPU under vLLM where
+    /// kernels of the device say nothing better; sources: docs/CALIBRATION.md.
+    SPECS;
+    /// A vector of all parameters.
+    Parameters;
     GemmCompute "gemm_compute" "1" 0.05..1.0 prior 0.76 sd 0.15;
     GemmCompute8Bit "gemm_compute_8bit" "1" 0.05..1.0 prior 0.45 sd 0.25;
     WeightBandwidth "weight_bandwidth" "1" 0.1..1.0 prior 0.80 sd 0.10;
@@ -109,77 +88,4 @@ specs! {
     FrontEndIn "front_end_in" "s" 1e-6..1.0 prior 4e-3 sd 0.6;
     FrontEndOut "front_end_out" "s" 1e-6..1.0 prior 1.5e-3 sd 0.6;
     ClientTokenTime "client_token_time" "s" 1e-9..1e-2 prior 3e-5 sd 1.0;
-}
-
-impl Param {
-    /// What is known of it.
-    pub fn spec(self) -> &'static ParamSpec {
-        &SPECS[self as usize]
-    }
-
-    /// The parameter of a name.
-    pub fn named(name: &str) -> Option<Self> {
-        SPECS.iter().find(|s| s.name == name).map(|s| s.param)
-    }
-}
-
-/// A vector of all parameters.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Parameters(pub [f64; PARAMS]);
-
-impl Default for Parameters {
-    /// The medians of the general priors.
-    fn default() -> Self {
-        Self(SPECS.map(|s| s.prior))
-    }
-}
-
-impl Index<Param> for Parameters {
-    type Output = f64;
-    fn index(&self, p: Param) -> &f64 {
-        &self.0[p as usize]
-    }
-}
-
-impl IndexMut<Param> for Parameters {
-    fn index_mut(&mut self, p: Param) -> &mut f64 {
-        &mut self.0[p as usize]
-    }
-}
-
-impl Parameters {
-    /// The first parameter outside its bounds (or not a number).
-    pub fn out_of_bounds(&self) -> Option<(&'static ParamSpec, f64)> {
-        SPECS
-            .iter()
-            .zip(self.0)
-            .find(|(s, v)| !(s.bounds.0..=s.bounds.1).contains(v))
-    }
-
-    /// Every parameter moved inside its bounds.
-    #[must_use]
-    pub fn clamped(mut self) -> Self {
-        for (value, spec) in self.0.iter_mut().zip(SPECS) {
-            *value = value.clamp(spec.bounds.0, spec.bounds.1);
-        }
-        self
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_table_is_in_the_order_of_the_enum_and_its_priors_lie_within_bounds() {
-        for (index, spec) in SPECS.iter().enumerate() {
-            assert_eq!(spec.param as usize, index, "{}", spec.name);
-            assert_eq!(Param::named(spec.name), Some(spec.param));
-            assert!(spec.prior_log_sd > 0.0);
-        }
-        assert_eq!(Parameters::default().out_of_bounds(), None);
-        let mut wrong = Parameters::default();
-        wrong[Param::Join] = f64::NAN;
-        assert_eq!(wrong.out_of_bounds().map(|(s, _)| s.name), Some("join"));
-    }
 }

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use super::deployment::WeightDtype;
-use super::roofline_fit::{FitError, FitRange, FittedParameter};
+use super::fit_parts::{FitError, FitRange, FittedParameter};
 use super::static_fit::{LONGEST_PROGRAM_S, MeasuredProgram, StaticFit};
 use super::static_shape::Program;
 use crate::input::InputError;

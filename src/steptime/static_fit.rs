@@ -8,12 +8,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::deployment::{Deployment, KvDtype};
-use super::roofline_fit::{
-    Correlation, FitData, FitError, FitRange, FittedParameter, Misfit, SpeaksFor, beyond,
+use super::fit_parts::{
+    Correlation, FitData, FitError, FitRange, FittedParameter, Misfit, SpeaksFor, beyond, check_format,
+    check_parameters, misfit,
 };
 use super::seal::{require_seal, seal};
 use super::static_check;
-use super::static_parameters::{STATIC_PARAMS, STATIC_SPECS, StaticParam, StaticParameters};
+use super::static_parameters::{STATIC_SPECS, StaticParameters};
 use super::static_shape::Program;
 use crate::input::{InputError, read_text};
 use crate::yaml;
@@ -162,27 +163,17 @@ impl StaticFit {
 
     /// The values as a vector.
     pub fn values(&self) -> StaticParameters {
-        let mut out = StaticParameters::default();
-        for p in &self.parameters {
-            if let Some(param) = StaticParam::named(&p.name) {
-                out[param] = p.value;
-            }
-        }
-        out
+        StaticParameters::of(&self.parameters)
     }
 
     /// The draws as vectors.
     pub fn parameter_draws(&self) -> Vec<StaticParameters> {
-        self.draws
-            .iter()
-            .filter_map(|d| Some(StaticParameters(d.as_slice().try_into().ok()?).clamped()))
-            .collect()
+        StaticParameters::draws_of(&self.draws)
     }
 
     /// Misfit of a figure; `any` statistics of the metric where the figure itself is not listed.
     pub fn misfit(&self, metric: &str, stat: &str) -> Option<f64> {
-        let of = |stat: &str| self.misfit.iter().find(|m| m.metric == metric && m.stat == stat);
-        of(stat).or_else(|| of("any")).map(|m| m.log_sd)
+        misfit(&self.misfit, metric, stat)
     }
 
     /// What of a deployment the fit does not speak for: what [`beyond`] tells, `tp` and `logical_core` where no data were
@@ -229,65 +220,8 @@ impl StaticFit {
     }
 
     fn check(&self, path: &Path) -> Result<(), InputError> {
-        let wrong = |place: String, found: String, allowed: String| {
-            Err(InputError::in_file(path, found).at(place).allowed(allowed))
-        };
-        if self.kneeboard_fit != STATIC_FIT_FORMAT {
-            return wrong(
-                "kneeboard_fit".into(),
-                format!("format {} is not known", self.kneeboard_fit),
-                STATIC_FIT_FORMAT.to_string(),
-            );
-        }
-        if self.parameters.len() != STATIC_PARAMS {
-            return wrong(
-                "parameters".into(),
-                format!("{} of them", self.parameters.len()),
-                format!("the {STATIC_PARAMS} parameters of the model"),
-            );
-        }
-        for (index, (p, spec)) in self.parameters.iter().zip(STATIC_SPECS).enumerate() {
-            let place = format!("parameters[{index}]");
-            if p.name != spec.name || p.unit != spec.unit {
-                return wrong(
-                    place,
-                    format!("'{}' in '{}'", p.name, p.unit),
-                    format!("'{}' in '{}'", spec.name, spec.unit),
-                );
-            }
-            if !(spec.bounds.0..=spec.bounds.1).contains(&p.value) {
-                return wrong(
-                    format!("{place}.value"),
-                    format!("{} is {}", p.name, p.value),
-                    format!("{} to {}", spec.bounds.0, spec.bounds.1),
-                );
-            }
-            if !(0.0..=20.0).contains(&p.log_sd) {
-                return wrong(
-                    format!("{place}.log_sd"),
-                    format!("{} is {}", p.name, p.log_sd),
-                    "0 to 20".into(),
-                );
-            }
-        }
-        for (index, draw) in self.draws.iter().enumerate() {
-            if draw.len() != STATIC_PARAMS || draw.iter().any(|v| !(v.is_finite() && *v > 0.0)) {
-                return wrong(
-                    format!("draws[{index}]"),
-                    "not a vector of positive parameters".into(),
-                    format!("{STATIC_PARAMS} positive numbers"),
-                );
-            }
-        }
-        for (index, m) in self.misfit.iter().enumerate() {
-            if !(0.0..=10.0).contains(&m.log_sd) {
-                return wrong(
-                    format!("misfit[{index}].log_sd"),
-                    m.log_sd.to_string(),
-                    "0 to 10".into(),
-                );
-            }
-        }
+        check_format(self.kneeboard_fit, STATIC_FIT_FORMAT, path)?;
+        check_parameters(&STATIC_SPECS, &self.parameters, &self.draws, &self.misfit, path)?;
         static_check::check(self, path)
     }
 }

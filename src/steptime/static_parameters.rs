@@ -4,7 +4,7 @@
 //! efficiencies are fractions of what a rank has of its device's peak. The priors are those of public Neuron figures
 //! before anything of a fit's own data is seen (docs/CALIBRATION.md, Static shapes).
 
-use std::ops::{Index, IndexMut};
+use super::param_table::{Spec, parameter_table};
 
 /// One parameter of the static-shape model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,37 +47,15 @@ pub enum StaticParam {
     ClientTokenTime,
 }
 
-/// Number of parameters.
-pub const STATIC_PARAMS: usize = 17;
-
 /// What is known of a parameter before anything is measured.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StaticSpec {
-    /// Which.
-    pub param: StaticParam,
-    /// Name in fit files.
-    pub name: &'static str,
-    /// Unit; `1` for fractions.
-    pub unit: &'static str,
-    /// Smallest and largest value that is believed.
-    pub bounds: (f64, f64),
-    /// Median of the prior.
-    pub prior: f64,
-    /// Standard deviation of the prior's logarithm.
-    pub prior_log_sd: f64,
-}
+pub type StaticSpec = Spec<StaticParam>;
 
-macro_rules! specs {
-    ($($param:ident $name:literal $unit:literal $low:literal..$high:literal prior $prior:literal sd $sd:literal;)+) => {
-        /// All parameters in the order of the vector.
-        pub const STATIC_SPECS: [StaticSpec; STATIC_PARAMS] = [$(StaticSpec {
-            param: StaticParam::$param, name: $name, unit: $unit, bounds: ($low, $high), prior: $prior,
-            prior_log_sd: $sd,
-        }),+];
-    };
-}
-
-specs! {
+parameter_table! {
+    StaticParam, STATIC_PARAMS;
+    /// All parameters in the order of the vector.
+    STATIC_SPECS;
+    /// A vector of all parameters.
+    StaticParameters;
     MatrixCompute "matrix_compute" "1" 0.02..1.0 prior 0.5 sd 0.5;
     WeightBandwidth "weight_bandwidth" "1" 0.05..1.0 prior 0.65 sd 0.25;
     ContextWeightBandwidth "context_weight_bandwidth" "1" 0.05..1.0 prior 0.7 sd 0.25;
@@ -95,70 +73,4 @@ specs! {
     FrontEndIn "front_end_in" "s" 1e-6..1.0 prior 2e-3 sd 0.7;
     FrontEndOut "front_end_out" "s" 1e-6..1.0 prior 5e-4 sd 0.7;
     ClientTokenTime "client_token_time" "s" 1e-9..1e-2 prior 3e-5 sd 1.0;
-}
-
-impl StaticParam {
-    /// What is known of it.
-    pub fn spec(self) -> &'static StaticSpec {
-        &STATIC_SPECS[self as usize]
-    }
-
-    /// The parameter of a name.
-    pub fn named(name: &str) -> Option<Self> {
-        STATIC_SPECS.iter().find(|s| s.name == name).map(|s| s.param)
-    }
-}
-
-/// A vector of all parameters.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StaticParameters(pub [f64; STATIC_PARAMS]);
-
-impl Default for StaticParameters {
-    /// The medians of the priors.
-    fn default() -> Self {
-        Self(STATIC_SPECS.map(|s| s.prior))
-    }
-}
-
-impl Index<StaticParam> for StaticParameters {
-    type Output = f64;
-    fn index(&self, p: StaticParam) -> &f64 {
-        &self.0[p as usize]
-    }
-}
-
-impl IndexMut<StaticParam> for StaticParameters {
-    fn index_mut(&mut self, p: StaticParam) -> &mut f64 {
-        &mut self.0[p as usize]
-    }
-}
-
-impl StaticParameters {
-    /// Every parameter moved inside its bounds.
-    #[must_use]
-    pub fn clamped(mut self) -> Self {
-        for (value, spec) in self.0.iter_mut().zip(STATIC_SPECS) {
-            *value = value.clamp(spec.bounds.0, spec.bounds.1);
-        }
-        self
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_table_is_in_the_order_of_the_enum_and_its_priors_lie_within_bounds() {
-        for (index, spec) in STATIC_SPECS.iter().enumerate() {
-            assert_eq!(spec.param as usize, index, "{}", spec.name);
-            assert_eq!(StaticParam::named(spec.name), Some(spec.param));
-            assert!(spec.prior_log_sd > 0.0);
-            assert!(
-                (spec.bounds.0..=spec.bounds.1).contains(&spec.prior),
-                "{}",
-                spec.name
-            );
-        }
-    }
 }

@@ -12,8 +12,9 @@ use crate::engine::vllm::Behaviour;
 use crate::input::InputError;
 use crate::scenario::machine::{fitted_front_end, front_end, host_times, static_front_end};
 use crate::sim::{FrontEnd, HostTimes, Stall};
+use crate::steptime::fit_parts::Misfit;
 use crate::steptime::hull::axis_names;
-use crate::steptime::roofline_fit::{Misfit, RooflineFit};
+use crate::steptime::roofline_fit::RooflineFit;
 use crate::steptime::{
     AnyFit, Deployment, Fit, Parameters, Roofline, StaticFit, StaticParameters, StaticStepTime, StepTime,
 };

@@ -3,8 +3,9 @@ use std::path::Path;
 use super::*;
 use crate::profile::catalog;
 use crate::steptime::BatchShape;
+use crate::steptime::fit_parts::{FitRange, FittedParameter, Misfit, SpeaksFor};
 use crate::steptime::parameters::SPECS;
-use crate::steptime::roofline_fit::{Door, FitRange, FittedParameter, Form, Misfit, SpeaksFor};
+use crate::steptime::roofline_fit::{Door, Form};
 
 fn fit() -> RooflineFit {
     let misfit = |metric: &str, stat: &str, log_sd: f64| Misfit {

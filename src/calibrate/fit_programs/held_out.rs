@@ -8,8 +8,8 @@ use super::{Rows, SCATTER, StaticPriors, errors, fit, of_logs};
 use crate::calibrate::bootstrap;
 use crate::calibrate::programs::ProgramRow;
 use crate::steptime::Program;
+use crate::steptime::fit_parts::{FitError, Misfit};
 use crate::steptime::roofline::MissingFigure;
-use crate::steptime::roofline_fit::{FitError, Misfit};
 
 /// Scatter of a deployment's speed where fewer than this many were left out in turn, and what it is then.
 const FEW_GROUPS: usize = 3;

@@ -4,10 +4,9 @@ use rand_distr::{Distribution, StandardNormal};
 
 use super::{KernelFit, KernelParameter};
 use crate::rng::{Purpose, stream};
+use crate::steptime::fit_parts::{FitData, FitError, FittedParameter, Misfit, SpeaksFor};
 use crate::steptime::parameters::{PARAMS, Param, Parameters, SPECS};
-use crate::steptime::roofline_fit::{
-    Door, FitData, FitError, FittedParameter, Form, Misfit, ROOFLINE_FIT_FORMAT, RooflineFit, SpeaksFor,
-};
+use crate::steptime::roofline_fit::{Door, Form, ROOFLINE_FIT_FORMAT, RooflineFit};
 
 /// Parameter vectors drawn.
 const DRAWS: u64 = 24;

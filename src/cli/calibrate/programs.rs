@@ -13,7 +13,7 @@ use crate::calibrate::programs::{read_programs, refuse_contradictions};
 use crate::cli::Outcome;
 use crate::input::{InputError, nearest, read_text, write_atomic};
 use crate::report::roofline_fit::static_fit_text;
-use crate::steptime::roofline_fit::FitData;
+use crate::steptime::fit_parts::FitData;
 use crate::steptime::static_parameters::{STATIC_SPECS, StaticParam};
 use crate::steptime::{AnyFit, StaticFit};
 
