@@ -10,6 +10,7 @@ use super::gateway::Gateway;
 use super::groups::Group;
 use super::jobs::{Attempts, JobNumber, JobState, Jobs, Place};
 use super::lazy::Slot;
+use super::push::Push;
 use crate::cluster::link::{Network, TransferId};
 use crate::cluster::router::Router;
 use crate::engine::RequestId;
@@ -50,6 +51,12 @@ pub(super) enum Event {
     TransferPosted(Place),
     /// Something changes on the links; void if its version has passed.
     Network(u32),
+    /// A prefill group hears of a decode group's blocks, for this decode attempt.
+    BlocksKnown(Place),
+    /// More of a prefill's KV may be written.
+    PushTurn(Place),
+    /// A decode attempt hears that this prefill's KV does not come.
+    PushLost(Place),
     /// A prefill's lease may end.
     Lease(Place),
     /// A fault of the configuration begins or ends.
@@ -110,6 +117,8 @@ pub(super) struct Fleet<'a, R: Recorder> {
     pub network: Network,
     pub network_version: u32,
     pub transfers: BTreeMap<TransferId, Place>,
+    /// What prefill groups write, by the prefill attempt.
+    pub pushes: BTreeMap<Place, Push>,
     pub control: Control,
     pub backoffs: Pcg64,
     pub canary_draws: Pcg64,
@@ -241,6 +250,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             network: Self::links(config).map_err(|e| unusable(e.to_string()))?,
             network_version: 0,
             transfers: BTreeMap::new(),
+            pushes: BTreeMap::new(),
             control: Control::new(config).map_err(|e| unusable(e.to_string()))?,
             backoffs: draws(Purpose::Backoff),
             canary_draws: draws(Purpose::Canary),
@@ -368,6 +378,9 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             Event::Broken(place) => self.broken(place),
             Event::PrefillAnswered(place) => self.prefill_answered(place),
             Event::TransferPosted(place) => self.transfer_posted(place),
+            Event::BlocksKnown(place) => self.blocks_known(place),
+            Event::PushTurn(place) => self.push_turn(place),
+            Event::PushLost(place) => self.push_is_lost(place, false),
             Event::Network(version) => self.network_changes(version),
             Event::Lease(place) => self.lease_ends(place),
             Event::Fault(fault) => self.fault_begins(fault as usize),
