@@ -88,7 +88,11 @@ impl<R: Recorder> Fleet<'_, R> {
     pub(super) fn prefill_ended(&mut self, place: Place) {
         let (until, pushes) = (self.now() + self.config.transfer.lease, self.pushes());
         let attempt = self.attempts.get(place);
-        attempt.held = Some(Held { until, reader: None });
+        attempt.held = Some(Held {
+            until,
+            reader: None,
+            is_kept: false,
+        });
         attempt.is_unheard = !pushes;
         self.gateway.obligations += 1;
         if pushes {
@@ -335,6 +339,10 @@ impl<R: Recorder> Fleet<'_, R> {
         if let Some(held) = self.attempts.find(from).and_then(|a| a.held.as_mut()) {
             // Its heartbeats so far count; there will be no more.
             held.until = held.renewed(known, now, transfer.heartbeat, transfer.renewal);
+            if std::mem::take(&mut held.is_kept) {
+                let until = held.until;
+                self.schedule_control(until, Event::Lease(from));
+            }
         }
     }
 
@@ -383,9 +391,13 @@ impl<R: Recorder> Fleet<'_, R> {
         };
         let until = self.lease_until(held, now);
         if until > now {
-            self.schedule_control(until, Event::Lease(place));
+            let renews = self.config.transfer.renewal >= self.config.transfer.heartbeat;
+            let is_kept = renews && until > held.until;
+            if !is_kept {
+                self.schedule_control(until, Event::Lease(place));
+            }
             if let Some(held) = &mut self.attempts.get(place).held {
-                held.until = until;
+                (held.until, held.is_kept) = (until, is_kept);
             }
             return;
         }

@@ -292,6 +292,11 @@ impl<R: Recorder> Fleet<'_, R> {
         if !phase.exists() {
             return;
         }
+        // What ended at this instant ended before.
+        for replica in self.groups[number as usize].replicas.clone() {
+            self.touch(replica);
+        }
+        self.hear();
         self.become_phase(number, Phase::Failed);
         let config = &self.config.pools[self.groups[number as usize].pool];
         let group = &mut self.groups[number as usize];
@@ -300,7 +305,6 @@ impl<R: Recorder> Fleet<'_, R> {
         group.crashed = Some(now);
         let was_draining = phase == Phase::Draining;
         for replica in group.replicas.clone() {
-            self.touch(replica);
             let step_time = self.step_times[config.step_time];
             let leaps = self.leaps && !config.lockstep;
             let engine = engine::build(&config.engine, leaps, step_time.needs_decode_rows());

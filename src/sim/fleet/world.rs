@@ -210,10 +210,6 @@ fn run_told<R: Recorder, E>(
     }
 }
 
-/// Turns of control loops and leases without anything else, after which nothing is expected of them any more (a transfer
-/// may be due in years).
-const MOST_IDLE_TURNS: u64 = 1_000_000;
-
 /// Gives the next request to be sent, if there is one.
 type Source<'s> = &'s mut dyn FnMut() -> Option<(RequestId, TraceRequest)>;
 
@@ -278,7 +274,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
         self.tell_at(self.now(), event, group, what.into());
     }
 
-    fn tell_at(&mut self, at: SimTime, event: &'static str, group: Option<u32>, what: String) {
+    pub(super) fn tell_at(&mut self, at: SimTime, event: &'static str, group: Option<u32>, what: String) {
         self.record.timeline.push(TimelineEvent {
             at,
             event,
@@ -430,28 +426,6 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             && self.gateway.obligations == 0
             && self.groups.iter().all(|g| g.in_flight == 0)
             && !self.replicas.iter().any(Slot::is_busy)
-    }
-
-    /// Nothing but control loops has happened for too long.
-    fn is_stranded(&mut self, at: SimTime) -> bool {
-        let only_control = self.kernel.len() == self.control.scheduled as usize;
-        let is_late = at.since(self.last_progress) > self.config.patience;
-        let turns_idly = self.control.idle_turns > MOST_IDLE_TURNS && self.jobs.due == 0;
-        let stranded = is_late && (only_control || turns_idly);
-        if stranded {
-            self.strand();
-        }
-        stranded
-    }
-
-    /// Requests are left that nobody will ever serve.
-    fn strand(&mut self) {
-        let open = self.jobs.open;
-        self.record.stranded = open;
-        if open > 0 {
-            let what = format!("{open} requests wait for groups or transfers that never come");
-            self.tell_at(self.last_progress, "stranded", None, what);
-        }
     }
 
     /// Tells the recorder of what is left.

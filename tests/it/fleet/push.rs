@@ -233,6 +233,20 @@ fn a_prefill_death_in_mid_push_ends_the_request_or_leaves_whole_chunks() {
     }
 }
 
+/// P dies as its prefill ends, at one instant: it was over, and its last layer is not written.
+#[test]
+fn a_prefill_group_that_dies_as_its_prefill_ends_is_heard_of() {
+    for detection in [0, 5] {
+        let mut config = pushing(1, 1_000);
+        config.recovery.detection = ms(detection);
+        config.transfer.failure_ends_request = false;
+        config.faults = crash(0, 20);
+        let (record, cluster) = run_both(&config, &trace(&[(0, 10, 2)]));
+        assert_eq!(tokens_ms(&record, 0), [40 + detection, 50 + detection]);
+        assert_eq!((cluster.failed_transfers, cluster.links[0].1), (1, 1_000));
+    }
+}
+
 /// D15, D7: P dies while its request waits for a seat of D. D finds nobody to write, and computes the prompt itself.
 #[test]
 fn a_prefill_death_before_there_is_room_is_found_out_later() {
