@@ -30,6 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::units::{SimDuration, SimTime};
 
 mod fair;
+mod growing;
 
 use fair::{Flow, UNBOUNDED};
 
@@ -453,10 +454,17 @@ impl Network {
             return;
         }
         self.settle(id);
+        if let Some(transfer) = self.transfers.get_mut(&id) {
+            transfer.rate = rate;
+        }
+        self.renew_event(id);
+    }
+
+    /// The event of a flowing transfer is its fluid end, by what it has moved by now and by its rate.
+    fn renew_event(&mut self, id: TransferId) {
         let Some(transfer) = self.transfers.get_mut(&id) else {
             return;
         };
-        transfer.rate = rate;
         let end = transfer.fluid_end();
         if let Some(at) = std::mem::replace(&mut transfer.event, end) {
             self.events.remove(&(at, id));

@@ -6,6 +6,7 @@ pub mod fault;
 pub mod gateway;
 pub mod lifecycle;
 pub mod link;
+pub mod push;
 pub mod ratio;
 pub mod rollout;
 pub mod router;

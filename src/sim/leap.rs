@@ -108,6 +108,7 @@ impl Replica {
                     .all(|(a, b)| (a.slot, a.tokens) == (b.slot, b.tokens))
         };
         self.only_waits()
+            && !self.tells_prompts
             && oldest.end < horizon
             && self
                 .in_flight

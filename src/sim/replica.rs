@@ -78,6 +78,8 @@ pub(super) struct Replica {
     /// Measured requests that get a token in every step without being told of.
     pub(super) steady_measured: u32,
     pub(super) leap: Leap,
+    /// Its batches are told of as they start, so that it never leaps: KV is written layer by layer.
+    pub(super) tells_prompts: bool,
     pub(super) totals: ReplicaTotals,
 }
 
@@ -99,17 +101,34 @@ pub(super) struct Heard {
     pub started: Vec<RequestId>,
     /// Transfers that are to start, and where to.
     pub loads: Vec<(u32, Load)>,
+    /// Prompts under way, of replicas that tell of them.
+    pub prompts: Vec<(RequestId, PromptNews)>,
+}
+
+/// How the computation of a prompt goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PromptNews {
+    /// A batch computes so many tokens beyond those that are there.
+    Computes {
+        computed: u32,
+        tokens: u32,
+        start: SimTime,
+        end: SimTime,
+    },
+    /// It is preempted.
+    Lost,
 }
 
 impl Heard {
     pub fn is_empty(&self) -> bool {
-        self.ended.is_empty() && self.started.is_empty() && self.loads.is_empty()
+        self.ended.is_empty() && self.started.is_empty() && self.loads.is_empty() && self.prompts.is_empty()
     }
 
     pub fn clear(&mut self) {
         self.ended.clear();
         self.started.clear();
         self.loads.clear();
+        self.prompts.clear();
     }
 }
 
@@ -145,6 +164,7 @@ impl Replica {
             last_end: SimTime::ZERO,
             steady_measured: 0,
             leap: Leap::default(),
+            tells_prompts: false,
             totals: ReplicaTotals {
                 usable_blocks,
                 free_blocks_at_end: usable_blocks,
@@ -317,6 +337,7 @@ impl Replica {
             self.occupy(start, duration, before)
         };
         self.in_flight.push_back(InFlight { plan, start, end });
+        self.tell_prompts(around);
         (empty, preempted)
     }
 
@@ -330,6 +351,9 @@ impl Replica {
             record.cached_tokens = admission.cached_tokens;
         }
         for &id in &plan.preempted {
+            if self.tells_prompts {
+                around.heard.prompts.push((id, PromptNews::Lost));
+            }
             around.live.get(id).record.preemptions += 1;
         }
         self.totals.preemptions += plan.preempted.len() as u64;
@@ -339,6 +363,23 @@ impl Replica {
             self.close(*left, around);
         }
         plan
+    }
+
+    /// Tells of the prompts of the newest batch.
+    fn tell_prompts<R: Recorder>(&self, around: &mut Surroundings<'_, R>) {
+        let Some(batch) = self.in_flight.back().filter(|_| self.tells_prompts) else {
+            return;
+        };
+        let prompts = batch.plan.grants.iter().map(|grant| {
+            let news = PromptNews::Computes {
+                computed: grant.computed,
+                tokens: grant.tokens,
+                start: batch.start,
+                end: batch.end,
+            };
+            (grant.id, news)
+        });
+        around.heard.prompts.extend(prompts);
     }
 
     /// When a batch that starts at `start` is done. In a pipeline the next one may start when its first stage is free;

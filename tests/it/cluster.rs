@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use kneeboard::cluster::fault::FaultKind;
+use kneeboard::cluster::push::PushFrom;
 use kneeboard::cluster::router::RouterPolicy;
 use kneeboard::scenario::{Override, Plan, Source};
-use kneeboard::sim::fleet::FleetConfig;
+use kneeboard::sim::fleet::{FleetConfig, TransferMode};
 use kneeboard::units::SimDuration;
 
 /// Prefill and decode on H100, with a model, so that block sizes and weights follow.
@@ -104,6 +105,62 @@ fn what_is_left_out_follows_from_model_instance_and_release() {
     assert_eq!(old.transfer.lease, SimDuration::from_millis(480_000));
     assert_eq!(old.transfer.heartbeat, SimDuration::ZERO);
     assert!(!old.transfer.failure_ends_request);
+}
+
+#[test]
+fn push_takes_the_layers_of_the_model_or_asks_for_them() {
+    assert_eq!(fleet(SPLIT, &[]).transfer.mode, TransferMode::Pull);
+    for (mode, from) in [
+        ("push", PushFrom::EveryChunk),
+        ("push-last-chunk", PushFrom::LastChunk),
+    ] {
+        let mode = format!("cluster.transfer.mode={mode}");
+        let push = |layers| TransferMode::Push { layers, from };
+        assert_eq!(fleet(SPLIT, &[&mode]).transfer.mode, push(32));
+        let fewer = fleet(SPLIT, &[&mode, "cluster.transfer.layers=8"]);
+        assert_eq!(
+            fewer.transfer.mode,
+            push(8),
+            "of a model with other layers between"
+        );
+    }
+    let unnamed = SPLIT
+        .replace("  model: llama-3.1-8b\n  accelerator: h100-sxm\n", "")
+        .replace("max_num_seqs: 64", "max_num_seqs: 64, num_gpu_blocks: 2000")
+        .replace(", instance: p5.48xlarge", ", nic: 50GB/s")
+        .replace(
+            "{fabric: [spine]}",
+            "{mode: push, block: 2MiB, block_descriptors: 64}",
+        )
+        .replace("placement:", "start: {weights: 1GB}, placement:");
+    let error = plan(&unnamed, &[]).unwrap_err().to_string();
+    assert!(error.contains("cluster.transfer.layers"), "{error}");
+    assert!(error.contains("layers: 80"), "{error}");
+    let named = fleet(&unnamed, &["cluster.transfer.layers=24"]);
+    let layers = TransferMode::Push {
+        layers: 24,
+        from: PushFrom::EveryChunk,
+    };
+    assert_eq!(named.transfer.mode, layers);
+}
+
+/// D12 is of the release, or as it is said, and of decode groups alone.
+#[test]
+fn the_reserve_for_transfers_can_be_switched() {
+    let reserves = |settings: &[&str]| {
+        let config = fleet(SPLIT, settings);
+        let of = |pool: usize| config.pools[pool].engine.reserves_for_loads();
+        (of(0), of(1))
+    };
+    assert_eq!(reserves(&[]), (false, false), "0.28");
+    assert_eq!(
+        reserves(&["cluster.transfer.reserve_for_loads=true"]),
+        (false, true)
+    );
+    let newest = "system.engine.version=0.32.0";
+    assert_eq!(reserves(&[newest]), (true, true));
+    let off = "cluster.transfer.reserve_for_loads=false";
+    assert_eq!(reserves(&[newest, off]), (true, false));
 }
 
 #[test]
@@ -344,6 +401,21 @@ const REFUSED: &[(&str, &str, &[&str])] = &[
         SPLIT,
         "cluster.transfer.fabric=[spin]",
         &["cluster.transfer.fabric.0", "did you mean 'spine'"],
+    ),
+    (
+        SPLIT,
+        "cluster.transfer.layers=4",
+        &["cluster.transfer.layers", "mode: pull"],
+    ),
+    (
+        SPLIT,
+        "cluster.transfer={mode: push, layers: 0}",
+        &["cluster.transfer.layers", "found 0"],
+    ),
+    (
+        SPLIT,
+        "cluster.transfer.mode=shove",
+        &["cluster.transfer.mode", "push-last-chunk"],
     ),
     (
         SPLIT,

@@ -6,6 +6,7 @@ mod degenerate;
 mod disaggregated;
 mod fairness;
 mod faults;
+mod push;
 mod ranks;
 mod scaling;
 mod storms;

@@ -165,6 +165,8 @@ pub fn resolve(
         let mut pool = pools::config(scenario, number, &pools, (&mut filling, &mut limitations))?;
         let controlled = control::resolve(scenario, number, &mut filling)?;
         pool.max_groups = controlled.max_groups;
+        pool.engine.reserve_for_loads =
+            transfer::reserve(scenario, pool.role).or(pool.engine.reserve_for_loads);
         scaling.extend(controlled.scaling.map(|policy| (number, policy)));
         rollouts.extend(controlled.rollout.map(|rollout| (number, rollout)));
         configs.push(pool);

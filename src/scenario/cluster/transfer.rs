@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use super::super::provenance::Source;
 use super::super::quantity::{Bandwidth, Size};
-use super::super::schema::{OnFailure, Pool, Role, Scenario, Transfer};
+use super::super::schema::{OnFailure, Pool, Role, Scenario, Transfer, TransferWord};
 use super::pools::{Pools, ServedBy};
 use super::{Filling, span};
 use crate::cluster::link::{LinkConfig, Network};
+use crate::cluster::push::PushFrom;
 use crate::input::InputError;
 use crate::kv::sizing::{KvLayout, stage_layers};
-use crate::sim::fleet::{PoolConfig, TransferConfig};
+use crate::sim::fleet::{PoolConfig, PoolRole, TransferConfig, TransferMode};
 use crate::steptime::Deployment;
 use crate::units::SimDuration;
 
@@ -70,6 +71,7 @@ pub(super) fn resolve(
     };
     let prefill = prefill.clone();
     let t = scenario.cluster.transfer.get_or_insert_default();
+    let mode = mode(t, &prefill, f)?;
     let (lease, heartbeat, renewal) = leases(t, &prefill, f)?;
     let version = prefill.engine.config.behaviour.version;
     let vllm = || Source::Derived(format!("vLLM {version}"));
@@ -79,6 +81,16 @@ pub(super) fn resolve(
         OnFailure::Recompute
     };
     let on_failure = f.fill(PATH, "on_failure", &mut t.on_failure, vllm(), usual);
+    let answering = &pools.answering().engine.config;
+    let release = Source::Derived(format!("vLLM {}", answering.behaviour.version));
+    let reserves = answering.reserves_for_loads();
+    f.fill(
+        PATH,
+        "reserve_for_loads",
+        &mut t.reserve_for_loads,
+        release,
+        reserves,
+    );
     let all = (0..)
         .zip(links)
         .map(|(n, l)| (l.name.as_str(), n))
@@ -105,6 +117,7 @@ pub(super) fn resolve(
         fabric.push(*number);
     }
     Ok(TransferConfig {
+        mode,
         per_descriptor: f.span(PATH, "per_descriptor", &mut t.per_descriptor, SimDuration::ZERO),
         fixed: f.span(PATH, "fixed", &mut t.fixed, SimDuration::ZERO),
         fabric,
@@ -121,6 +134,41 @@ pub(super) fn resolve(
             false,
         ),
     })
+}
+
+/// Who moves KV, and with push how many layers take turns.
+fn mode(t: &mut Transfer, prefill: &ServedBy, f: &mut Filling<'_>) -> Result<TransferMode, InputError> {
+    let path = format!("{PATH}.layers");
+    let from = match f.fill(PATH, "mode", &mut t.mode, Source::Default, TransferWord::Pull) {
+        TransferWord::Pull if t.layers.is_some() => {
+            let mend = "with mode: pull all layers are read at once: leave it out, or set mode: push";
+            return Err(f.error(&path, "this key has no effect here", mend));
+        }
+        TransferWord::Pull => return Ok(TransferMode::Pull),
+        TransferWord::Push => PushFrom::EveryChunk,
+        TransferWord::PushLastChunk => PushFrom::LastChunk,
+    };
+    f.blame().at_least_one(&path, t.layers)?;
+    let of_model = prefill.engine.deployment.as_ref();
+    let of_model = of_model.map(|d| (d.model.layers.value, Source::Derived("system.model".to_owned())));
+    let layers = match (t.layers, of_model) {
+        (Some(layers), _) => layers,
+        (None, Some((layers, source))) => f.fill(PATH, "layers", &mut t.layers, source, layers),
+        (None, None) => {
+            return Err(f.error(
+                &path,
+                "KV is to be pushed layer by layer, and the model's layers are not given and cannot be derived",
+                "give them, as layers: 80, or name both system.model and system.accelerator",
+            ));
+        }
+    };
+    Ok(TransferMode::Push { layers, from })
+}
+
+/// Whether a pool's groups keep a reserve for what is under way (rule D12); none where the release says it.
+pub(super) fn reserve(scenario: &Scenario, role: PoolRole) -> Option<bool> {
+    let transfer = scenario.cluster.transfer.as_ref()?;
+    transfer.reserve_for_loads.filter(|_| role == PoolRole::Decode)
 }
 
 /// Life of a prefill's blocks by release (rule D14).
@@ -280,5 +328,11 @@ pub(super) fn limitations(transfer: &TransferConfig, pools: &[PoolConfig]) -> Ve
          exceed that of the bytes (rule D17); give cluster.transfer.per_descriptor and fixed where you have measured them"
             .to_owned()
     });
-    costless.into_iter().collect()
+    let pushes = split && transfer.mode != TransferMode::Pull;
+    let layers = pushes.then(|| {
+        "KV is pushed as if all layers of a step took the same time and its tokens' KV were written evenly; embeddings, LM \
+         head and sampling are part of the layers' time, and writes do not slow the computation"
+            .to_owned()
+    });
+    costless.into_iter().chain(layers).collect()
 }

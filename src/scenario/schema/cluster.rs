@@ -120,13 +120,18 @@ pub struct PlacementRule {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Transfer {
+    /// Who moves KV, and when.
+    pub mode: Option<TransferWord>,
+    /// Layers of the model that hold KV, for push where no model is named.
+    pub layers: Option<u32>,
     /// To post one descriptor.
     pub per_descriptor: Option<Span>,
     /// To post a transfer at all.
     pub fixed: Option<Span>,
     /// Names of the links that each transfer crosses beside both groups' adapters.
     pub fabric: Option<Vec<String>>,
-    /// From the end of a prefill to the proxy's hearing of it.
+    /// From the end of a prefill to the proxy's hearing of it; with push, from the decode group's making room for a prompt
+    /// to the prefill group's hearing of the blocks.
     pub response: Option<Span>,
     /// Life of a prefill's blocks that nobody has read.
     pub lease: Option<Span>,
@@ -138,10 +143,25 @@ pub struct Transfer {
     pub on_failure: Option<OnFailure>,
     /// When its prefill group dies before it answers, a request is prefilled by a decode group.
     pub local_fallback: Option<bool>,
+    /// Decode groups begin a transfer only where requests under way keep the blocks that they still need. Without it they
+    /// may block each other for ever.
+    pub reserve_for_loads: Option<bool>,
     /// Bytes of a KV block over all ranks of a group, where no model and accelerator are named.
     pub block: Option<Size>,
     /// Descriptors of a block's transfer, where no model and accelerator are named.
     pub block_descriptors: Option<u32>,
+}
+
+/// Who moves KV, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum TransferWord {
+    /// The decode group reads all of a prompt's KV when the prefill has ended (NIXL).
+    Pull,
+    /// The prefill group writes each layer of each chunk as it is computed.
+    Push,
+    /// The prefill group writes all of a prompt's KV layer by layer while it computes the last chunk (MoRIIO).
+    PushLastChunk,
 }
 
 /// What becomes of a request whose transfer fails.

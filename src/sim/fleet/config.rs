@@ -5,6 +5,7 @@ use crate::cluster::fault::Fault;
 use crate::cluster::gateway::{FairPolicy, HedgePolicy, Limits, RetryPolicy, Timeouts};
 use crate::cluster::lifecycle::RestartPlan;
 use crate::cluster::link::LinkConfig;
+use crate::cluster::push::PushFrom;
 use crate::cluster::ratio::Ratio;
 use crate::cluster::rollout::RolloutConfig;
 use crate::cluster::router::{PrefillDecider, RouterPolicy};
@@ -131,13 +132,16 @@ pub struct Routing {
 /// How KV gets from prefill to decode groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferConfig {
+    /// Who moves it, and when.
+    pub mode: TransferMode,
     /// To post one descriptor (rule D17).
     pub per_descriptor: SimDuration,
     /// To post a transfer at all.
     pub fixed: SimDuration,
     /// Links of [`FleetConfig::links`] that each transfer crosses beside both groups' adapters.
     pub fabric: Vec<u32>,
-    /// From the end of a prefill to the proxy's hearing of it.
+    /// From the end of a prefill to the proxy's hearing of it; with push, from a decode group's allocation of its blocks
+    /// to the prefill group's hearing of them.
     pub response: SimDuration,
     /// Life of a prefill's blocks (rule D14).
     pub lease: SimDuration,
@@ -149,6 +153,21 @@ pub struct TransferConfig {
     pub failure_ends_request: bool,
     /// When its prefill group dies before it answers, a request is prefilled by a decode group (rule D15, llm-d).
     pub local_fallback: bool,
+}
+
+/// Who moves KV.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TransferMode {
+    /// The decode group reads all of it when the prefill has ended and it has room (rule D4).
+    Pull,
+    /// The prefill group writes it layer by layer while it computes, once the decode group has told its blocks (rule
+    /// D31). Both get the request at the same time.
+    Push {
+        /// Layers of the model that hold KV.
+        layers: u32,
+        /// Which steps write.
+        from: PushFrom,
+    },
 }
 
 /// What is done about a crash.
@@ -266,6 +285,7 @@ impl Default for TransferConfig {
     /// Transfers that cost what their links cost; leases as of vLLM 0.22.1 (rule D14).
     fn default() -> Self {
         Self {
+            mode: TransferMode::Pull,
             per_descriptor: SimDuration::ZERO,
             fixed: SimDuration::ZERO,
             fabric: Vec::new(),

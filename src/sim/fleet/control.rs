@@ -115,6 +115,10 @@ impl Control {
     }
 }
 
+/// Turns of control loops and leases without anything else, after which nothing is expected of them any more (a transfer
+/// may be due in years).
+const MOST_IDLE_TURNS: u64 = 1_000_000;
+
 impl<R: Recorder> Fleet<'_, R> {
     /// Starts the control loops.
     pub(super) fn start_control(&mut self) {
@@ -138,6 +142,28 @@ impl<R: Recorder> Fleet<'_, R> {
     pub(super) fn schedule_control(&mut self, at: SimTime, event: Event) {
         self.control.scheduled += 1;
         self.kernel.schedule(at, Class::Control, event);
+    }
+
+    /// Nothing but control loops has happened for too long.
+    pub(super) fn is_stranded(&mut self, at: SimTime) -> bool {
+        let only_control = self.kernel.len() == self.control.scheduled as usize;
+        let is_late = at.since(self.last_progress) > self.config.patience;
+        let turns_idly = self.control.idle_turns > MOST_IDLE_TURNS && self.jobs.due == 0;
+        let stranded = is_late && (only_control || turns_idly);
+        if stranded {
+            self.strand();
+        }
+        stranded
+    }
+
+    /// Requests are left that nobody will ever serve.
+    pub(super) fn strand(&mut self) {
+        let open = self.jobs.open;
+        self.record.stranded = open;
+        if open > 0 {
+            let what = format!("{open} requests wait for groups or transfers that never come");
+            self.tell_at(self.last_progress, "stranded", None, what);
+        }
     }
 
     /// Routers see the engines as they are.

@@ -3,6 +3,7 @@
 use super::config::{FleetConfig, PoolRole};
 use super::dispatch::Among;
 use super::jobs::{Held, JobNumber, Place, Reading};
+use super::push::Push;
 use super::world::{Event, Fleet};
 use crate::cluster::gateway::Cause;
 use crate::cluster::link::{LinkConfig, Network, NetworkError};
@@ -12,6 +13,13 @@ use crate::engine::{Leg, Load};
 use crate::record::Recorder;
 use crate::sim::kernel::Class;
 use crate::units::{SimDuration, SimTime};
+
+/// What becomes of a request whose KV does not come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Broken {
+    Fails,
+    Recomputes,
+}
 
 impl<R: Recorder> Fleet<'_, R> {
     /// The links of the configuration, then two for each place of a group in each pool: out and in.
@@ -58,6 +66,7 @@ impl<R: Recorder> Fleet<'_, R> {
             self.jobs.get(job).decode_group = Some(decode);
         }
         match self.choose(job, Among::Prefill, None) {
+            Some(group) if self.pushes() => self.dispatch_both(job, group),
             Some(group) => {
                 self.send_attempt(job, group, Leg::Prefill, None);
             }
@@ -77,15 +86,42 @@ impl<R: Recorder> Fleet<'_, R> {
 
     /// A prompt is computed: its blocks wait to be read, and the proxy hears of it (D1, D3, D14).
     pub(super) fn prefill_ended(&mut self, place: Place) {
-        let until = self.now() + self.config.transfer.lease;
+        let (until, pushes) = (self.now() + self.config.transfer.lease, self.pushes());
         let attempt = self.attempts.get(place);
-        attempt.held = Some(Held { until, reader: None });
-        attempt.is_unheard = true;
+        attempt.held = Some(Held {
+            until,
+            reader: None,
+            is_kept: false,
+        });
+        attempt.is_unheard = !pushes;
         self.gateway.obligations += 1;
+        if pushes {
+            return self.pushing_prefill_ended(place, until);
+        }
         self.schedule_control(until, Event::Lease(place));
         let answered = self.now() + self.config.transfer.response;
         self.kernel
             .schedule(answered, Class::Arrival, Event::PrefillAnswered(place));
+    }
+
+    /// With push nobody waits for the prefill's answer: only what is not written yet is left of it.
+    fn pushing_prefill_ended(&mut self, place: Place, until: SimTime) {
+        let job = self.attempts.get(place).job;
+        if !self.jobs.has_ended(job) && self.jobs.get(job).places.contains(&place) {
+            let record = self.attempts.live(place).record.clone();
+            let j = self.jobs.get(job);
+            j.places.retain(|&p| p != place);
+            j.prefilled = Some(record);
+        }
+        let is_written = self.pushes.get(&place).is_some_and(Push::is_done);
+        let reader = self.pushed_prefill_ended(place);
+        if is_written {
+            return self.release_held(place);
+        }
+        if let Some(held) = &mut self.attempts.get(place).held {
+            held.reader = reader;
+        }
+        self.schedule_control(until, Event::Lease(place));
     }
 
     pub(super) fn prefill_answered(&mut self, place: Place) {
@@ -128,6 +164,10 @@ impl<R: Recorder> Fleet<'_, R> {
             if let Some(reading) = &mut attempt.reading {
                 reading.load = Some(load);
             }
+            if self.pushes() {
+                self.tell_blocks(load);
+                continue;
+            }
             let pool = &self.config.pools[self.groups[group as usize].pool];
             let descriptors = u64::from(load.blocks) * u64::from(pool.block_descriptors);
             let transfer = &self.config.transfer;
@@ -155,8 +195,7 @@ impl<R: Recorder> Fleet<'_, R> {
         };
         let pool = &self.config.pools[self.groups[group as usize].pool];
         let bytes = u64::from(load.blocks) * pool.block_bytes;
-        let mut path = vec![self.nic(source).0, self.nic(group).1];
-        path.extend(&self.config.transfer.fabric);
+        let path = self.path(source, group);
         let id = self.network.start(self.kernel.now(), &path, bytes, None);
         self.transfers.insert(id, place);
         if let Some(reading) = &mut self.attempts.get(place).reading {
@@ -165,13 +204,20 @@ impl<R: Recorder> Fleet<'_, R> {
         self.watch_network();
     }
 
+    /// The links between two groups.
+    pub(super) fn path(&self, source: u32, target: u32) -> Vec<u32> {
+        let mut path = vec![self.nic(source).0, self.nic(target).1];
+        path.extend(&self.config.transfer.fabric);
+        path
+    }
+
     /// The reading of a decode attempt that is still wanted, and its group.
-    fn open_reading(&mut self, place: Place) -> Option<(Reading, u32)> {
+    pub(super) fn open_reading(&mut self, place: Place) -> Option<(Reading, u32)> {
         let attempt = self.attempts.find(place).filter(|a| !a.is_over)?;
         Some((attempt.reading.filter(|r| !r.is_done)?, attempt.group))
     }
 
-    fn watch_network(&mut self) {
+    pub(super) fn watch_network(&mut self) {
         self.network_version = self.network_version.wrapping_add(1);
         if let Some(at) = self.network.next_change() {
             let event = Event::Network(self.network_version);
@@ -187,8 +233,10 @@ impl<R: Recorder> Fleet<'_, R> {
         let mut done = Vec::new();
         self.network.advance(self.kernel.now(), &mut done);
         for id in done {
-            if let Some(place) = self.transfers.remove(&id) {
-                self.transfer_done(place);
+            match self.transfers.remove(&id) {
+                Some(place) if self.pushes() => self.write_arrived(place, id),
+                Some(place) => self.transfer_done(place),
+                None => {}
             }
         }
         self.watch_network();
@@ -201,7 +249,7 @@ impl<R: Recorder> Fleet<'_, R> {
     }
 
     /// All blocks have come: the decode group may go on, and the prefill group's are free (D8, D3).
-    fn transfer_done(&mut self, place: Place) {
+    pub(super) fn transfer_done(&mut self, place: Place) {
         let Some((reading, group)) = self.open_reading(place) else {
             return;
         };
@@ -227,7 +275,16 @@ impl<R: Recorder> Fleet<'_, R> {
     }
 
     /// A transfer broke off after some bytes: the request ends, or the rest of its prompt is computed where it is (D13).
-    fn load_breaks(&mut self, place: Place, moved: u64) {
+    pub(super) fn load_breaks(&mut self, place: Place, moved: u64) {
+        let broken = if self.config.transfer.failure_ends_request {
+            Broken::Fails
+        } else {
+            Broken::Recomputes
+        };
+        self.break_reading(place, moved, broken);
+    }
+
+    pub(super) fn break_reading(&mut self, place: Place, moved: u64, broken: Broken) {
         let Some((reading, group)) = self.open_reading(place) else {
             return;
         };
@@ -239,7 +296,7 @@ impl<R: Recorder> Fleet<'_, R> {
         });
         let replica = attempt.replica;
         self.record.failed_transfers += 1;
-        if self.config.transfer.failure_ends_request {
+        if broken == Broken::Fails {
             let job = self.attempts.get(place).job;
             let output = self.attempts.live(place).record.output_tokens;
             self.cancel(place);
@@ -267,6 +324,12 @@ impl<R: Recorder> Fleet<'_, R> {
         };
         reading.is_done = true;
         let (from, known) = (reading.from, reading.known);
+        if self.pushes() {
+            self.close_push(from);
+        }
+        let Some(reading) = &mut self.attempts.get(place).reading else {
+            return;
+        };
         if let Some(id) = reading.transfer.take() {
             self.transfers.remove(&id);
             self.network.cancel(self.kernel.now(), id);
@@ -276,6 +339,10 @@ impl<R: Recorder> Fleet<'_, R> {
         if let Some(held) = self.attempts.find(from).and_then(|a| a.held.as_mut()) {
             // Its heartbeats so far count; there will be no more.
             held.until = held.renewed(known, now, transfer.heartbeat, transfer.renewal);
+            if std::mem::take(&mut held.is_kept) {
+                let until = held.until;
+                self.schedule_control(until, Event::Lease(from));
+            }
         }
     }
 
@@ -287,6 +354,12 @@ impl<R: Recorder> Fleet<'_, R> {
         self.gateway.obligations -= 1;
         self.attempts.live(place).has_ended = true;
         let Some(reader) = held.reader else { return };
+        if self.pushes() {
+            self.break_push(place);
+            let heard = self.now() + self.config.recovery.detection;
+            self.kernel.schedule(heard, Class::Fault, Event::PushLost(place));
+            return;
+        }
         let transfer = self.attempts.find(reader).and_then(|a| a.reading?.transfer);
         if let Some(id) = transfer {
             self.transfers.remove(&id);
@@ -297,7 +370,7 @@ impl<R: Recorder> Fleet<'_, R> {
     }
 
     /// A prefill's blocks are free.
-    fn release_held(&mut self, place: Place) {
+    pub(super) fn release_held(&mut self, place: Place) {
         let Some(attempt) = self.attempts.find(place) else {
             return;
         };
@@ -318,9 +391,13 @@ impl<R: Recorder> Fleet<'_, R> {
         };
         let until = self.lease_until(held, now);
         if until > now {
-            self.schedule_control(until, Event::Lease(place));
+            let renews = self.config.transfer.renewal >= self.config.transfer.heartbeat;
+            let is_kept = renews && until > held.until;
+            if !is_kept {
+                self.schedule_control(until, Event::Lease(place));
+            }
             if let Some(held) = &mut self.attempts.get(place).held {
-                held.until = until;
+                (held.until, held.is_kept) = (until, is_kept);
             }
             return;
         }
@@ -329,6 +406,12 @@ impl<R: Recorder> Fleet<'_, R> {
             .reader
             .and_then(|r| self.open_reading(r).map(|(reading, _)| (r, reading)));
         self.release_held(place);
+        if self.pushes() {
+            if let Some((reader, _)) = reader {
+                self.push_expires(place, reader);
+            }
+            return;
+        }
         if let Some((reader, reading)) = reader
             && let Some(id) = reading.transfer
         {

@@ -433,12 +433,13 @@ impl<R: Recorder> Fleet<'_, R> {
         for &place in started {
             let tokens = self.attempts.live(place).asked.input_tokens;
             let attempt = self.attempts.get(place);
-            let (job, group) = (attempt.job, attempt.group);
+            let (job, group, leg) = (attempt.job, attempt.group, attempt.leg);
             if attempt.is_over {
                 continue;
             }
             self.groups[group as usize].prompt_computed(tokens);
-            if self.jobs.has_ended(job) || self.jobs.get(job).places.len() < 2 {
+            // Legs of one request do not compete.
+            if leg != Leg::Whole || self.jobs.has_ended(job) || self.jobs.get(job).places.len() < 2 {
                 continue;
             }
             for other in self.jobs.get(job).places.clone() {

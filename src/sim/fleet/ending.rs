@@ -19,6 +19,7 @@ impl<R: Recorder> Fleet<'_, R> {
         self.hear_tokens();
         while !self.heard.is_empty() {
             let mut heard = std::mem::take(&mut self.heard);
+            self.hear_prompts(&heard.prompts);
             self.hear_loads(&heard.loads);
             self.hear_started(&heard.started);
             for &place in &heard.ended {
@@ -50,7 +51,10 @@ impl<R: Recorder> Fleet<'_, R> {
         self.leave_group(place);
         let rejected = self.attempts.live(place).record.status == Status::Rejected;
         match leg {
-            _ if rejected => self.attempt_failed(place, Cause::Rejected),
+            _ if rejected => {
+                self.give_up_partner(place);
+                self.attempt_failed(place, Cause::Rejected);
+            }
             Leg::Prefill => self.prefill_ended(place),
             Leg::Whole | Leg::Decode => self.answer(job, place),
         }
@@ -147,6 +151,7 @@ impl<R: Recorder> Fleet<'_, R> {
             return;
         }
         self.leave_group(place);
+        self.close_push(place);
         self.stop_reading(place);
         let at = self.now() + self.config.gateway.cancel_latency;
         self.gateway.obligations += 1;
@@ -269,6 +274,10 @@ impl<R: Recorder> Fleet<'_, R> {
         }
         let (job, leg) = (attempt.job, attempt.leg);
         self.leave_group(place);
+        if self.pushes.contains_key(&place) {
+            return self.pushing_prefill_broken(place);
+        }
+        self.give_up_partner(place);
         self.stop_reading(place);
         if leg == Leg::Prefill && self.config.transfer.local_fallback {
             self.attempts.live(place).has_ended = true;

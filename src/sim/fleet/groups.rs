@@ -1,6 +1,6 @@
 //! Replica groups: whole units that start, serve, drain, crash and come back.
 
-use super::config::PoolConfig;
+use super::config::{PoolConfig, PoolRole, TransferMode};
 use super::lazy::{Slot, at_replica};
 use super::world::{Event, Fleet};
 use crate::cluster::lifecycle::{Phase, Stage};
@@ -145,7 +145,9 @@ impl<R: Recorder> Fleet<'_, R> {
             let step_time = self.step_times[config.step_time];
             let leaps = self.leaps && !config.lockstep;
             let engine = engine::build(&config.engine, leaps, step_time.needs_decode_rows());
-            let replica = Replica::new(replica, &config.engine, engine, config.host, config.stall);
+            let mut replica = Replica::new(replica, &config.engine, engine, config.host, config.stall);
+            let pushes = self.config.transfer.mode != TransferMode::Pull;
+            replica.tells_prompts = pushes && config.role == PoolRole::Prefill;
             let wave = (config.lockstep && ranks > 1).then_some(number);
             self.replicas.push(Slot::new(replica, config.step_time, wave));
         }
@@ -290,6 +292,11 @@ impl<R: Recorder> Fleet<'_, R> {
         if !phase.exists() {
             return;
         }
+        // What ended at this instant ended before.
+        for replica in self.groups[number as usize].replicas.clone() {
+            self.touch(replica);
+        }
+        self.hear();
         self.become_phase(number, Phase::Failed);
         let config = &self.config.pools[self.groups[number as usize].pool];
         let group = &mut self.groups[number as usize];
@@ -298,7 +305,6 @@ impl<R: Recorder> Fleet<'_, R> {
         group.crashed = Some(now);
         let was_draining = phase == Phase::Draining;
         for replica in group.replicas.clone() {
-            self.touch(replica);
             let step_time = self.step_times[config.step_time];
             let leaps = self.leaps && !config.lockstep;
             let engine = engine::build(&config.engine, leaps, step_time.needs_decode_rows());
@@ -334,6 +340,7 @@ impl<R: Recorder> Fleet<'_, R> {
                 self.lose_held(place);
             }
             if !self.attempts.get(place).is_over {
+                self.break_push(place);
                 self.stop_reading(place);
                 self.kernel.schedule(at, Class::Fault, Event::Broken(place));
             }

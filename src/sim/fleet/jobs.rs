@@ -158,6 +158,8 @@ pub(super) struct Held {
     pub until: SimTime,
     /// The decode attempt that is to read it.
     pub reader: Option<Place>,
+    /// Heartbeats renew it for as long as it is read: its end is looked at again when they stop.
+    pub is_kept: bool,
 }
 
 /// A decode attempt's way to its KV.

@@ -193,10 +193,11 @@ impl<R: Recorder> Fleet<'_, R> {
             }
             let Some(duration) = slowest else { continue };
             for &rank in &ranks {
-                let slot = &mut self.replicas[rank as usize];
-                slot.wake = Some(slot.replica.launch(now, duration));
-                slot.acted = now;
-                slot.is_touched = true;
+                at_replica!(self, rank, |slot, around| {
+                    slot.wake = Some(slot.replica.launch(now, duration, &mut around));
+                    slot.acted = now;
+                    slot.is_touched = true;
+                });
             }
             touched.extend(ranks);
         }

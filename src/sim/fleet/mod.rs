@@ -15,9 +15,11 @@ mod gateway;
 mod groups;
 mod jobs;
 mod lazy;
+mod push;
 mod world;
 
 pub use config::{
     Fate, FleetConfig, GatewayConfig, PoolConfig, PoolRole, PoolRollout, Recovery, Routing, TransferConfig,
+    TransferMode,
 };
 pub use world::{FleetRun, run, run_streamed};

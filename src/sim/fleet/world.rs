@@ -10,6 +10,7 @@ use super::gateway::Gateway;
 use super::groups::Group;
 use super::jobs::{Attempts, JobNumber, JobState, Jobs, Place};
 use super::lazy::Slot;
+use super::push::Push;
 use crate::cluster::link::{Network, TransferId};
 use crate::cluster::router::Router;
 use crate::engine::RequestId;
@@ -50,6 +51,12 @@ pub(super) enum Event {
     TransferPosted(Place),
     /// Something changes on the links; void if its version has passed.
     Network(u32),
+    /// A prefill group hears of a decode group's blocks, for this decode attempt.
+    BlocksKnown(Place),
+    /// More of a prefill's KV may be written.
+    PushTurn(Place),
+    /// A decode attempt hears that this prefill's KV does not come.
+    PushLost(Place),
     /// A prefill's lease may end.
     Lease(Place),
     /// A fault of the configuration begins or ends.
@@ -110,6 +117,8 @@ pub(super) struct Fleet<'a, R: Recorder> {
     pub network: Network,
     pub network_version: u32,
     pub transfers: BTreeMap<TransferId, Place>,
+    /// What prefill groups write, by the prefill attempt.
+    pub pushes: BTreeMap<Place, Push>,
     pub control: Control,
     pub backoffs: Pcg64,
     pub canary_draws: Pcg64,
@@ -201,10 +210,6 @@ fn run_told<R: Recorder, E>(
     }
 }
 
-/// Turns of control loops and leases without anything else, after which nothing is expected of them any more (a transfer
-/// may be due in years).
-const MOST_IDLE_TURNS: u64 = 1_000_000;
-
 /// Gives the next request to be sent, if there is one.
 type Source<'s> = &'s mut dyn FnMut() -> Option<(RequestId, TraceRequest)>;
 
@@ -241,6 +246,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             network: Self::links(config).map_err(|e| unusable(e.to_string()))?,
             network_version: 0,
             transfers: BTreeMap::new(),
+            pushes: BTreeMap::new(),
             control: Control::new(config).map_err(|e| unusable(e.to_string()))?,
             backoffs: draws(Purpose::Backoff),
             canary_draws: draws(Purpose::Canary),
@@ -268,7 +274,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
         self.tell_at(self.now(), event, group, what.into());
     }
 
-    fn tell_at(&mut self, at: SimTime, event: &'static str, group: Option<u32>, what: String) {
+    pub(super) fn tell_at(&mut self, at: SimTime, event: &'static str, group: Option<u32>, what: String) {
         self.record.timeline.push(TimelineEvent {
             at,
             event,
@@ -368,6 +374,9 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             Event::Broken(place) => self.broken(place),
             Event::PrefillAnswered(place) => self.prefill_answered(place),
             Event::TransferPosted(place) => self.transfer_posted(place),
+            Event::BlocksKnown(place) => self.blocks_known(place),
+            Event::PushTurn(place) => self.push_turn(place),
+            Event::PushLost(place) => self.push_is_lost(place, false),
             Event::Network(version) => self.network_changes(version),
             Event::Lease(place) => self.lease_ends(place),
             Event::Fault(fault) => self.fault_begins(fault as usize),
@@ -417,28 +426,6 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             && self.gateway.obligations == 0
             && self.groups.iter().all(|g| g.in_flight == 0)
             && !self.replicas.iter().any(Slot::is_busy)
-    }
-
-    /// Nothing but control loops has happened for too long.
-    fn is_stranded(&mut self, at: SimTime) -> bool {
-        let only_control = self.kernel.len() == self.control.scheduled as usize;
-        let is_late = at.since(self.last_progress) > self.config.patience;
-        let turns_idly = self.control.idle_turns > MOST_IDLE_TURNS && self.jobs.due == 0;
-        let stranded = is_late && (only_control || turns_idly);
-        if stranded {
-            self.strand();
-        }
-        stranded
-    }
-
-    /// Requests are left that nobody will ever serve.
-    fn strand(&mut self) {
-        let open = self.jobs.open;
-        self.record.stranded = open;
-        if open > 0 {
-            let what = format!("{open} requests wait for groups or transfers that never come");
-            self.tell_at(self.last_progress, "stranded", None, what);
-        }
     }
 
     /// Tells the recorder of what is left.

@@ -44,12 +44,18 @@ impl Replica {
     }
 
     /// The wave's step begins: the slowest rank's time is everybody's. A rank with nothing to compute runs a dummy batch.
-    pub fn launch(&mut self, now: SimTime, duration: SimDuration) -> SimTime {
+    pub fn launch<R: Recorder>(
+        &mut self,
+        now: SimTime,
+        duration: SimDuration,
+        around: &mut Surroundings<'_, R>,
+    ) -> SimTime {
         let (start, end) = self.occupy(now, duration, None);
         match self.in_flight.back_mut() {
             Some(batch) => {
                 (batch.start, batch.end) = (start, end);
                 self.host = Host::Blocked;
+                self.tell_prompts(around);
             }
             None => self.host = Host::Between,
         }

@@ -6,12 +6,13 @@ use kneeboard::cluster::fault::{Fault, FaultKind};
 use kneeboard::cluster::gateway::{FairPolicy, HedgePolicy, RetryOn, RetryPolicy};
 use kneeboard::cluster::lifecycle::RestartPlan;
 use kneeboard::cluster::link::LinkConfig;
+use kneeboard::cluster::push::PushFrom;
 use kneeboard::cluster::ratio::Ratio;
 use kneeboard::cluster::rollout::{Canary, RolloutConfig};
 use kneeboard::cluster::router::{Index, Picker, PrefillDecider, RouterPolicy, Scorer};
 use kneeboard::record::Status;
 use kneeboard::sim::LoadModel;
-use kneeboard::sim::fleet::{Fate, PoolConfig, PoolRole, PoolRollout};
+use kneeboard::sim::fleet::{Fate, PoolConfig, PoolRole, PoolRollout, TransferMode};
 use kneeboard::workload::trace::Prefix;
 use proptest::prelude::*;
 
@@ -137,6 +138,7 @@ prop_compose! {
         scales in prop::option::of(1u32..6),
         rolls in prop::option::of((0u64..900, 0u32..2, any::<bool>())),
         threshold in prop::option::of(0u32..150),
+        push in prop::option::of((1u32..6, prop::sample::select(vec![PushFrom::EveryChunk, PushFrom::LastChunk]))),
     ) -> FleetConfig {
         let load = match closed {
             Some(concurrency) => LoadModel::ClosedLoop { concurrency, think: ms(3) },
@@ -158,6 +160,9 @@ prop_compose! {
         config.transfer.heartbeat = ms(lease / 6);
         config.transfer.renewal = ms(lease * 2 / 3);
         config.transfer.response = ms(1);
+        if let Some((layers, from)) = push {
+            config.transfer.mode = TransferMode::Push { layers, from };
+        }
         config.routing.policy = policy;
         config.routing.metrics_interval = ms(interval);
         config.faults = faults;

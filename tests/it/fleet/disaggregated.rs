@@ -4,9 +4,10 @@
 use super::*;
 use kneeboard::cluster::fault::{Fault, FaultKind};
 use kneeboard::cluster::link::LinkConfig;
+use kneeboard::cluster::push::PushFrom;
 use kneeboard::cluster::router::PrefillDecider;
 use kneeboard::record::Status;
-use kneeboard::sim::fleet::Fate;
+use kneeboard::sim::fleet::{Fate, TransferMode};
 
 const PRICE: Price = Price {
     step: 10 * MS,
@@ -158,6 +159,46 @@ fn a_load_waits_for_room_for_its_whole_prompt() {
     assert_eq!(tokens_ms(&record, 1), [156, 166]);
 }
 
+/// D12 switched off (vllm#57104): the prompts of 4 and 3 blocks fill the cache of 7, and each needs another block for its
+/// first step with a draft. That is told as a livelock, and nobody is answered.
+#[test]
+fn without_the_reserve_transfers_block_each_other_for_ever() {
+    let push = TransferMode::Push {
+        layers: 2,
+        from: PushFrom::EveryChunk,
+    };
+    for mode in [TransferMode::Pull, push] {
+        let mut config = one_and_one(8);
+        config.transfer.mode = mode;
+        config.pools[1].engine = VllmConfig {
+            num_gpu_blocks: 8,
+            max_model_len: 100,
+            num_speculative_tokens: 1,
+            num_lookahead_tokens: 1,
+            reserve_for_loads: Some(false),
+            ..roomy(8)
+        };
+        let two = trace(&[(0, 64, 4), (0, 48, 4)]);
+        let (record, cluster) = run_fleet(&config, &PRICE, &two);
+        assert!(
+            record.requests.iter().all(|r| r.status == Status::Unfinished),
+            "{mode:?}"
+        );
+        assert_eq!(cluster.jobs.iter().filter(|j| j.transfer.is_some()).count(), 2);
+        assert_eq!(
+            record.replicas[1].livelock.map(|l| l.state.waiting),
+            Some(2),
+            "{mode:?}"
+        );
+        config.pools[1].engine.reserve_for_loads = Some(true);
+        let (record, _) = run_fleet(&config, &PRICE, &two);
+        assert!(
+            record.requests.iter().all(|r| r.status == Status::Completed),
+            "{mode:?}"
+        );
+    }
+}
+
 /// A queue before D that is longer than a lease: the second request waits at D from 52 until 227.
 fn outlived_lease() -> (FleetConfig, Trace) {
     let mut config = one_and_one(1);
@@ -176,6 +217,40 @@ fn heartbeats_keep_a_lease_alive() {
     // The first's tokens are at 37 to 227; then 1 ms to move, 228, and two steps.
     assert_eq!(tokens_ms(&record, 1), [238, 248]);
     assert_eq!((cluster.leases_expired, cluster.failed_transfers), (0, 0));
+}
+
+/// A read of 31 years is one event, not a heartbeat's every few seconds for all that time.
+#[test]
+fn a_read_of_years_ends_in_its_own_time() {
+    let mut config = one_and_one(8);
+    config.links[0].bandwidth_bytes_per_s = 1;
+    config.pools[1].block_bytes = 1_000_000_000;
+    let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 16, 2)]));
+    assert_eq!((cluster.stranded, cluster.leases_expired), (0, 0));
+    assert_eq!(cluster.jobs[0].transfer, Some(at_ms(26 + 1_000_000_000_000)));
+    assert_eq!(record.requests[0].status, Status::Completed);
+}
+
+/// D14: heartbeats that stop while a lease was being kept alive leave it to the last one's.
+#[test]
+fn a_lease_that_was_kept_alive_ends_after_the_last_heartbeat() {
+    let (mut config, _) = outlived_lease();
+    config.pools[0].engine = VllmConfig {
+        // 2 usable ones: the third prompt waits for the block of the second.
+        num_gpu_blocks: 3,
+        max_model_len: 64,
+        ..roomy(8)
+    };
+    config.transfer.heartbeat = ms(16);
+    config.transfer.renewal = ms(66);
+    // The second's client gives up at 181; its prefill ended at 52 and was known since. The last heartbeat was at
+    // 52 + 8 * 16 = 180.
+    config.gateway.timeouts.ttft = Some(ms(180));
+    let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 16, 20), (1, 16, 2), (160, 32, 1)]));
+    assert_eq!(record.requests[1].status, Status::TimedOut);
+    assert_eq!(cluster.leases_expired, 1);
+    // P: 26, 52, then nothing until the block is free at 180 + 66.
+    assert_eq!(in_ms(record.replicas[0].step_ends.iter().copied()), [26, 52, 288]);
 }
 
 /// D14, D13: without heartbeats the lease ends at 52 + 100 = 152, and the read at 227 fails.
@@ -377,6 +452,34 @@ fn a_late_answer_to_a_prefill_that_was_given_up_is_ignored() {
     assert_eq!(transfers_ms(&cluster), [0_u64; 0]);
     assert_eq!(in_ms(cluster.jobs[0].ended), [84]);
     assert_eq!((cluster.jobs[0].attempts, cluster.jobs[0].retries), (0, 1));
+}
+
+/// At one instant steps end before anything breaks: the prefill is over, its group's death takes its blocks.
+#[test]
+fn a_prefill_group_that_dies_as_its_prefill_ends_leaves_nothing_to_read() {
+    for (detection, response) in [(0, 0), (0, 3), (5, 0), (5, 8)] {
+        let mut config = one_and_one(8);
+        config.recovery.detection = ms(detection);
+        config.transfer.response = ms(response);
+        config.transfer.failure_ends_request = false;
+        config.faults = crash(0, 26);
+        let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 16, 2)]));
+        // D hears of it when it wants to read, and computes the prompt.
+        assert_eq!(tokens_ms(&record, 0), [26 + response + 26, 26 + response + 36]);
+        assert_eq!((cluster.failed_transfers, cluster.links[0].1), (1, 0));
+    }
+}
+
+/// A request that has all its tokens when its group dies in the same instant is answered, and not resumed for one more.
+#[test]
+fn a_request_that_ends_as_its_group_dies_has_ended() {
+    let mut config = unified(2, roomy(8));
+    config.faults = crash(0, 46);
+    config.recovery.in_flight = Fate::Resume;
+    config.gateway.retry = retries(3);
+    let (record, cluster) = run_fleet(&config, &PRICE, &trace(&[(0, 16, 3)]));
+    assert_eq!(tokens_ms(&record, 0), [26, 36, 46]);
+    assert_eq!((cluster.jobs[0].retries, cluster.jobs[0].attempts), (0, 1));
 }
 
 /// D17: a prefill group that dies while descriptors are posted leaves nothing to read.
