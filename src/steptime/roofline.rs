@@ -5,6 +5,8 @@
 //! two all-reduces; per step: the LM head on the rows that sample, fixed times, the host. Dense layers run at the
 //! padded size of a captured graph, attention at real lengths (rules S84 to S88). Formulas: step-time.md 3.1 to 3.7.
 
+mod stages;
+
 use super::attention::{Attention, AttentionRates, Decodes};
 use super::batch::Growth;
 use super::collective::{self, Link};
@@ -221,7 +223,7 @@ impl Roofline {
     /// All that does not depend on contexts.
     fn without_attention(&self, batch: &BatchShape, mode: StepMode) -> StepParts {
         let p = &self.parameters;
-        let tokens = f64::from(mode.computed_tokens(batch.tokens()));
+        let tokens = f64::from(mode.computed_tokens());
         let rows = f64::from(batch.num_seqs());
         let mut parts = StepParts {
             dense_s: self.layers * self.gemm(&self.attention_gemm, tokens, self.arithmetic)
@@ -250,7 +252,7 @@ impl Roofline {
     fn exposed_host_s(&self, mode: StepMode, rows: f64, device_s: f64) -> f64 {
         let p = &self.parameters;
         let launch = match mode {
-            StepMode::Eager => self.layers * p[Param::EagerLayerTime],
+            StepMode::Eager { .. } => self.layers * p[Param::EagerLayerTime],
             StepMode::Full { .. } | StepMode::Piecewise { .. } => 0.0,
         };
         let schedule = p[Param::HostStepTime] + rows * p[Param::HostRowTime];
@@ -469,6 +471,14 @@ impl StepTime for Roofline {
 
     fn needs_decode_rows(&self) -> bool {
         self.attention.iter().any(Attention::is_windowed)
+    }
+
+    fn stage_shares(&self, batch: &BatchShape, shares: &mut Vec<u64>) {
+        shares.clear();
+        if self.deployment.pp > 1 {
+            // Whole picoseconds: no step lasts long enough to exceed 64 bits of them by a stage.
+            shares.extend(self.stages_s(batch).iter().map(|s| (s * 1e12) as u64));
+        }
     }
 }
 

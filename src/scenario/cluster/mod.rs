@@ -9,6 +9,7 @@ mod control;
 mod faults;
 mod filling;
 mod gateway;
+mod lockstep;
 mod placement;
 mod pools;
 mod routing;

@@ -9,9 +9,10 @@ use super::pools::{Pools, ServedBy};
 use super::{Filling, span};
 use crate::cluster::link::{LinkConfig, Network};
 use crate::input::InputError;
-use crate::kv::sizing::{KvLayout, stage_layers};
+use crate::kv::sizing::KvLayout;
 use crate::sim::fleet::{PoolConfig, TransferConfig};
 use crate::steptime::Deployment;
+use crate::steptime::stages::stage_layers;
 use crate::units::SimDuration;
 
 const PATH: &str = "cluster.transfer";

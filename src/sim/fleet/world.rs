@@ -444,6 +444,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
     /// Tells the recorder of what is left.
     fn end(mut self, source: Source<'_>) -> FleetRun<R> {
         let end = self.take_steps_left();
+        (0..self.groups.len() as u32).for_each(|group| self.tell_idle_until(group, end));
         for job in self.jobs.numbers() {
             if self.jobs.get(job).state != JobState::Ended {
                 self.leave_unfinished(job);
