@@ -6,9 +6,9 @@
 
 use super::world::{Event, Fleet};
 use crate::record::{Recorder, ReplicaTotals};
+use crate::sim::error::SimError;
 use crate::sim::kernel::Class;
 use crate::sim::replica::{Replica, Surroundings};
-use crate::sim::world::SimError;
 use crate::units::SimTime;
 
 /// A replica, and how far it has come.

@@ -1,6 +1,6 @@
 //! Conservation through faults while pools are scaled and rolled out, with pipelines, waves and engines that schedule ahead.
 
-use super::conservation::{any_fleet, any_requests, assert_conserved};
+use super::conservation::{Launched, any_fleet, any_requests, assert_conserved};
 use super::*;
 use kneeboard::cluster::autoscale::{Autoscaler, AutoscalerConfig, ScaleMetric, ScalePolicy, ScaleRule};
 use kneeboard::cluster::fault::{Fallback, Fault, FaultKind};
@@ -88,7 +88,7 @@ proptest! {
         for pool in &mut config.pools {
             pool.engine.async_scheduling = asynchronous;
             pool.engine.num_speculative_tokens = draft;
-            pool.lockstep = kind == 1 && !asynchronous;
+            pool.lockstep = kind == 1;
             pool.engine.pipeline_parallel_size = if kind == 2 { 2 } else { 1 };
             if !pool.lockstep {
                 let host = HostTimes { add_request: ms(add), add_request_idle: ms(add), ..HostTimes::default() };
@@ -106,7 +106,7 @@ proptest! {
         if let Some(threshold) = threshold {
             config.routing.decider = PrefillDecider::Uncached { threshold };
         }
-        let step = Price { step: 4 * MS, prefill_token: MS / 20 };
+        let step = Launched(Price { step: 4 * MS, prefill_token: MS / 20 });
         let (record, cluster) = run_fleet(&config, &step, &trace);
         assert_conserved(&config, &trace, &record, &cluster);
         let stepped = kneeboard::sim::fleet::run(Pace::Step, &config, &[&step], &trace).unwrap();
