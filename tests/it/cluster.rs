@@ -646,8 +646,12 @@ fn intervals_belong_to_releases() {
             "prefill_schedule_interval=4",
             Some("vLLM 0.22.1 does not have it"),
         ),
-        ("0.32.0", "dp_sync_interval=0", Some("1 or more")),
-        ("0.32.0", "prefill_schedule_interval=0", Some("1 or more")),
+        ("0.32.0", "dp_sync_interval=0", Some("a whole number from 1")),
+        (
+            "0.32.0",
+            "prefill_schedule_interval=0",
+            Some("a whole number from 1"),
+        ),
     ] {
         let set = [
             format!("system.engine.version=\"{version}\""),

@@ -306,6 +306,12 @@ impl ClusterPlan {
         &self.limitations
     }
 
+    /// Whether the ranks of a pool step together, by its number.
+    pub fn steps_together(&self, pool: usize) -> bool {
+        let config = self.config.pools.get(pool);
+        config.is_some_and(|p| p.lockstep && p.dp_ranks > 1)
+    }
+
     /// Whether faults are drawn until an instant that only the requests tell.
     pub fn wants_horizon(&self) -> bool {
         matches!(self.rates, Some((_, None))) && self.config.deadline.is_none()

@@ -3,6 +3,7 @@
 use super::{Plan, StepTimeSource, WorkSource};
 use crate::profile::Facts;
 use crate::scenario::machine::Machine;
+use crate::sim::HostTimes;
 use crate::steptime::BatchShape;
 use crate::workload::synth::{LengthSource, RequestLaw};
 
@@ -34,7 +35,14 @@ impl Plan {
             ));
         }
         out.extend(self.split_limitations());
-        for machine in self.machines().into_iter().flatten() {
+        for (number, machine) in self.machines().into_iter().flatten().enumerate() {
+            let together = self.cluster().is_some_and(|c| c.steps_together(number));
+            if together && machine.host != HostTimes::default() {
+                out.push(
+                    "host times of a fit (before, between and beside steps) are left out among ranks that step together"
+                        .to_owned(),
+                );
+            }
             let new: Vec<String> = machine
                 .limitations
                 .into_iter()

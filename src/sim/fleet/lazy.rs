@@ -132,6 +132,8 @@ impl<R: Recorder> Fleet<'_, R> {
             }
             debug_assert!(slot.wake.is_none_or(|wake| wake >= now), "a step was missed");
             if slot.wake == Some(now) {
+                // It would have been an event of its own.
+                self.last_progress = now;
                 slot.wake = None;
                 slot.replica.wake(now, &mut around);
                 if is_settled {

@@ -157,3 +157,22 @@ fn a_request_may_be_given_up_while_it_is_taken_in() {
     );
     assert!(record.replicas[0].step_ends.is_empty());
 }
+
+/// The host's gap after a step ends at 35, when the only request is given up: the run ends then, not with the step's end at
+/// 34, however it got there.
+#[test]
+fn a_run_ends_with_a_gap_that_ends_as_its_last_request_is_given_up() {
+    let mut config = unified(1, roomy(8));
+    config.pools[0].host.between_steps = ms(1);
+    config.gateway.cancel_latency = ms(4);
+    config.gateway.timeouts.e2e = Some(ms(31));
+    let step = Price {
+        step: 4 * MS,
+        prefill_token: 0,
+    };
+    for pace in [Pace::Leap, Pace::Step] {
+        let (record, cluster) =
+            kneeboard::sim::fleet::run(pace, &config, &[&step], &trace(&[(0, 10, 100)])).unwrap();
+        assert_eq!((record.end, cluster.end), (at_ms(35), at_ms(35)), "{pace:?}");
+    }
+}
