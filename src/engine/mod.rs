@@ -313,6 +313,12 @@ pub trait Engine: std::fmt::Debug + Send {
     /// One call of the scheduler, written into `plan` (cleared first).
     fn plan(&mut self, plan: &mut StepPlan);
 
+    /// Whether the plans from now on leave prompts for later: those of ranks that step together, between the steps that are
+    /// meant for prompts (rule S73). Engines without such intervals leave none.
+    fn throttle_prefills(&mut self, throttled: bool) {
+        let _ = throttled;
+    }
+
     /// Takes in the outcome of a planned batch, written into `result` (cleared first). Plans are committed in
     /// the order in which they were made.
     fn commit(&mut self, plan: &StepPlan, result: &mut StepResult);

@@ -93,12 +93,21 @@ pub struct JoulesByPhase {
     pub decode: f64,
     /// Steps of both.
     pub mixed: f64,
+    /// Dummy batches of ranks that step together: for neither prompts nor output tokens. Left out where there were none.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub dummy: f64,
+}
+
+/// There were none.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_nothing(joules: &f64) -> bool {
+    *joules <= 0.0
 }
 
 impl JoulesByPhase {
     /// All phases together.
     pub fn total(&self) -> f64 {
-        self.waiting + self.prefill + self.decode + self.mixed
+        self.waiting + self.prefill + self.decode + self.mixed + self.dummy
     }
 }
 
@@ -212,7 +221,11 @@ impl Sums {
                 Work::Prefill { .. } => &mut self.by_phase.prefill,
                 Work::Decode { .. } => &mut self.by_phase.decode,
                 Work::Mixed { .. } => &mut self.by_phase.mixed,
+                Work::Dummy { .. } => &mut self.by_phase.dummy,
             } += joules;
+            if matches!(interval.work, Work::Dummy { .. }) {
+                continue;
+            }
             let prompts = interval.work.prefill_share();
             self.prompts_j += joules * prompts;
             self.outputs_j += joules * (1.0 - prompts);

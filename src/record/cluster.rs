@@ -59,6 +59,22 @@ pub struct TimelineEvent {
     pub group: Option<u32>,
 }
 
+/// Steps in a row in which a data-parallel rank computed a dummy batch: it had nothing else to compute in a group whose ranks
+/// step together (rules S70, S71).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DummySteps {
+    /// Number of the rank among all replicas.
+    pub replica: u32,
+    /// When the first of them began.
+    pub from: SimTime,
+    /// When the last of them ended or was broken off.
+    pub to: SimTime,
+    /// How many ended.
+    pub steps: u64,
+    /// No rank of the group had anything to compute: idle steps, as at the end of a wave.
+    pub is_idle: bool,
+}
+
 /// A cluster's run, beside its requests and steps.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClusterRecord {
@@ -84,6 +100,8 @@ pub struct ClusterRecord {
     pub leases_expired: u64,
     /// Retries that a budget refused.
     pub retries_refused: u64,
+    /// Dummy batches of groups whose ranks step together; of each rank by time.
+    pub dummy_steps: Vec<DummySteps>,
     /// Requests that nobody could ever serve were left when nothing but control loops was going on.
     pub stranded: u32,
 }

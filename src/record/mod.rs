@@ -9,7 +9,7 @@ pub mod recorder;
 pub mod replay;
 pub mod scrape;
 
-pub use cluster::{ClusterRecord, GroupRecord, JobRecord, TimelineEvent};
+pub use cluster::{ClusterRecord, DummySteps, GroupRecord, JobRecord, TimelineEvent};
 pub use events::{LivelockSince, ReplicaRecord, RequestRecord, RunRecord, Segment, Status, TokenLog};
 pub use full::{Busy, FullRecorder, ReplicaTotals};
 pub use recorder::{Chunk, Recorder, StepRun};

@@ -9,7 +9,7 @@ use super::provenance::{Provenance, Source};
 use super::quantity::Finite;
 use super::schema::{Engine, EngineKind, Scenario, System};
 use crate::engine::vllm::version::VERSIONS;
-use crate::engine::vllm::{Behaviour, Policy, VllmConfig};
+use crate::engine::vllm::{Behaviour, DP_SYNC_INTERVAL, Policy, VllmConfig};
 use crate::input::InputError;
 use crate::kv::MAX_BLOCKS;
 use crate::kv::sizing::MemoryLedger;
@@ -234,6 +234,8 @@ fn check_ranges(e: &Engine, behaviour: &Behaviour, blame: &Blame<'_>) -> Result<
         ("max_num_active_seqs", e.max_num_active_seqs),
         ("max_model_len", e.max_model_len),
         ("block_size", e.block_size),
+        ("dp_sync_interval", e.dp_sync_interval),
+        ("prefill_schedule_interval", e.prefill_schedule_interval),
     ] {
         blame.at_least_one(&format!("system.engine.{name}"), value)?;
         blame.count(&format!("system.engine.{name}"), value)?;
@@ -276,6 +278,24 @@ fn check_ranges(e: &Engine, behaviour: &Behaviour, blame: &Blame<'_>) -> Result<
         blame.absent(
             "system.engine.max_num_active_seqs",
             e.max_num_active_seqs.as_ref(),
+            &lacks,
+        )?;
+    }
+    if !behaviour.has_dp_sync_interval {
+        let lacks = format!(
+            "vLLM {} has no other interval than {DP_SYNC_INTERVAL} steps: leave it out",
+            behaviour.version
+        );
+        blame.absent(
+            "system.engine.dp_sync_interval",
+            e.dp_sync_interval.as_ref(),
+            &lacks,
+        )?;
+    }
+    if !behaviour.has_prefill_schedule_interval {
+        blame.absent(
+            "system.engine.prefill_schedule_interval",
+            e.prefill_schedule_interval.as_ref(),
             &lacks,
         )?;
     }
@@ -430,6 +450,10 @@ fn config(e: &Engine, behaviour: &'static Behaviour) -> VllmConfig {
         watermark: e.watermark.map_or(0.0, |f| f.0),
         num_speculative_tokens: e.num_speculative_tokens.unwrap_or(0),
         num_lookahead_tokens: e.num_lookahead_tokens.unwrap_or(0),
+        dp_sync_interval: e.dp_sync_interval.unwrap_or(base.dp_sync_interval),
+        prefill_schedule_interval: e
+            .prefill_schedule_interval
+            .unwrap_or(base.prefill_schedule_interval),
         ..base
     }
 }

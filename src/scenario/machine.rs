@@ -113,7 +113,7 @@ pub struct Fits {
 }
 
 impl Fits {
-    fn read(&self, path: &Path) -> Result<Arc<AnyFit>, InputError> {
+    pub(super) fn read(&self, path: &Path) -> Result<Arc<AnyFit>, InputError> {
         // Nothing is left half done under the lock, so one that was poisoned holds whole fits.
         let lock = || self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(fit) = lock().get(path) {

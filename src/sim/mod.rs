@@ -1,6 +1,7 @@
 //! The world: clock, clients, router and replicas. Knows no file format.
 
 mod client;
+mod error;
 pub mod fleet;
 mod front;
 mod host;
@@ -14,8 +15,9 @@ mod stall;
 mod world;
 
 pub use client::{ClientKind, ClientMachine, Clients};
+pub use error::SimError;
 pub use front::FrontEnd;
 pub use host::HostTimes;
 pub use run::{StreamError, Told, run, run_at, run_streamed};
 pub use stall::Stall;
-pub use world::{LoadModel, Pace, SimError, WorldConfig};
+pub use world::{LoadModel, Pace, WorldConfig};

@@ -1,6 +1,8 @@
 //! One replica: an engine, its device and its host process.
 
+mod device;
 mod loss;
+mod telling;
 mod wave;
 
 use std::collections::VecDeque;
@@ -10,8 +12,8 @@ use super::leap::Leap;
 use super::live::LiveRequests;
 use super::stall::{Stall, StallState};
 use crate::engine::vllm::VllmConfig;
-use crate::engine::{Engine, Gauges, Left, Leg, Load, Refusal, RequestId, StepPlan, StepResult};
-use crate::record::{Busy, Chunk, LivelockSince, Recorder, ReplicaTotals, Status, StepRun};
+use crate::engine::{Engine, Gauges, Load, Refusal, RequestId, StepPlan, StepResult};
+use crate::record::{Busy, LivelockSince, Recorder, ReplicaTotals, Status};
 use crate::steptime::StepTime;
 use crate::units::{SimDuration, SimTime};
 
@@ -47,8 +49,7 @@ pub(super) struct Replica {
     number: u32,
     pub(super) engine: Box<dyn Engine>,
     schedules_ahead: bool,
-    /// Stages of its pipeline.
-    stages: u64,
+    pipeline: device::Pipeline,
     pub(super) host_times: HostTimes,
     pub(super) stall: Option<(Stall, StallState)>,
     host: Host,
@@ -144,7 +145,7 @@ impl Replica {
         Self {
             number,
             schedules_ahead: config.schedules_ahead(),
-            stages: u64::from(config.pipeline_parallel_size.max(1)),
+            pipeline: device::Pipeline::of(config.pipeline_parallel_size),
             engine,
             host_times,
             stall: stall.map(|s| (s, StallState::default())),
@@ -261,7 +262,7 @@ impl Replica {
                     }
                     // In a pipeline a row may have to sit out as many calls as there are stages (rule S15).
                     empty_calls += 1;
-                    if empty_calls < self.stages {
+                    if empty_calls < self.pipeline.stages {
                         continue;
                     }
                     // Nothing fits and nothing is under way: only an arrival can change that, if anything.
@@ -334,6 +335,7 @@ impl Replica {
             let start = now.max(self.device_free);
             let duration = self.slowed(around.step_time.duration(&plan.shape));
             around.step_time.observe(&plan.shape, 1);
+            self.pipeline.share(around.step_time, &plan.shape);
             self.occupy(start, duration, before)
         };
         self.in_flight.push_back(InFlight { plan, start, end });
@@ -382,38 +384,6 @@ impl Replica {
         around.heard.prompts.extend(prompts);
     }
 
-    /// When a batch that starts at `start` is done. In a pipeline the next one may start when its first stage is free;
-    /// all stages of a batch take the same time, and no batch passes the one before it, done at `before` (rule S68).
-    fn occupy(
-        &mut self,
-        start: SimTime,
-        duration: SimDuration,
-        before: Option<SimTime>,
-    ) -> (SimTime, SimTime) {
-        let mut end = self.finish_work(start, duration);
-        if duration == SimDuration::ZERO {
-            self.unusable_step = Some("0 ns");
-        } else if end.0 == u64::MAX {
-            self.unusable_step = Some("past the end of simulated time");
-        }
-        if self.stages > 1 {
-            let stage = SimDuration(duration.0.div_ceil(self.stages));
-            end = end.max(before.unwrap_or(start) + stage);
-            self.device_free = start + stage;
-        } else {
-            self.device_free = end;
-        }
-        (start, end)
-    }
-
-    /// When `work` that starts at `start` is done, machine stalls included.
-    pub(super) fn finish_work(&mut self, start: SimTime, work: SimDuration) -> SimTime {
-        match &mut self.stall {
-            Some((stall, state)) => state.finish(*stall, start, work),
-            None => start + work,
-        }
-    }
-
     /// Commits batches that computed nothing and have nothing before them.
     fn drop_empty_batches(&mut self) {
         while let Some(batch) = self.in_flight.pop_front() {
@@ -451,104 +421,8 @@ impl Replica {
         self.spare.push(batch.plan);
     }
 
-    /// Tells of one step and of the tokens that are told singly.
-    fn tell_step<R: Recorder>(
-        &mut self,
-        batch: &InFlight,
-        now: SimTime,
-        result: &StepResult,
-        around: &mut Surroundings<'_, R>,
-    ) {
-        let step = self.steps;
-        let mut gaps = self.steady_measured;
-        for &(id, _) in &result.emitted {
-            let live = around.live.get(id);
-            gaps += u32::from(live.is_measured && live.had_tokens_before(step));
-        }
-        around.recorder.steps(&StepRun {
-            replica: self.number,
-            starts: &[batch.start],
-            ends: &[now],
-            free_blocks: &[batch.plan.free_blocks],
-            running: batch.plan.running,
-            waiting: batch.plan.waiting,
-            gaps_first: gaps,
-            gaps_rest: gaps,
-        });
-        self.steps += 1;
-        self.last_end = now;
-        self.totals.busy.add(&batch.plan.shape, now.since(batch.start));
-        for &(id, tokens) in &result.emitted {
-            let live = around.live.get(id);
-            let chunk = Chunk {
-                step,
-                end: now,
-                tokens,
-                continues: live.had_tokens_before(step),
-            };
-            if live.leg != Leg::Prefill {
-                // What a prefill for others samples is thrown away (rule D2).
-                around.recorder.chunk(&mut live.record, &mut live.kept, chunk);
-            }
-            if live.record.first_token.is_none() {
-                live.record.first_token = Some(now);
-                around.heard.started.push(id);
-            }
-            live.record.last_token = Some(now);
-            live.record.output_tokens += tokens;
-            live.last_chunk = Some((step, tokens));
-            around.live.note_emitted(id, tokens);
-        }
-    }
-
-    /// A request is steady no more: tells of the tokens that it got as such.
-    fn close<R: Recorder>(&mut self, left: Left, around: &mut Surroundings<'_, R>) {
-        let live = around.live.get(left.id);
-        if std::mem::take(&mut live.is_steady) {
-            self.steady_measured -= u32::from(live.is_measured);
-        } else {
-            // It entered with a batch that is still under way.
-            for batch in &mut self.in_flight {
-                batch.plan.entered.retain(|&id| id != left.id);
-            }
-        }
-        if left.steps > 0 {
-            around
-                .recorder
-                .further_chunks(&mut live.record, &mut live.kept, left.steps, self.last_end);
-            live.record.last_token = Some(self.last_end);
-            live.record.output_tokens += left.steps;
-            live.last_chunk = Some((self.steps - 1, 1));
-        }
-    }
-
-    /// The run is cut off: tells of the tokens that are not told yet.
-    pub fn cut_off<R: Recorder>(&mut self, around: &mut Surroundings<'_, R>) {
-        let mut left = Vec::new();
-        self.engine.list_all(&mut left);
-        for left in left {
-            self.close(left, around);
-        }
-    }
-
     pub(super) const fn number(&self) -> u32 {
         self.number
-    }
-
-    /// A step's duration on a machine that is slower than its model, or faster.
-    pub(super) fn slowed(&self, duration: SimDuration) -> SimDuration {
-        match self.slowdown {
-            (a, b) if a == b => duration,
-            (a, b) => {
-                let slowed = u128::from(duration.as_nanos()) * u128::from(a) / u128::from(b.max(1));
-                SimDuration(u64::try_from(slowed).unwrap_or(u64::MAX).max(1))
-            }
-        }
-    }
-
-    /// Steps that start from now on take `numerator / denominator` of their time.
-    pub fn set_slowdown(&mut self, numerator: u32, denominator: u32) {
-        self.slowdown = (numerator, denominator);
     }
 
     /// A transfer to a request here has ended; after `valid_tokens` only, if it broke off.

@@ -5,7 +5,8 @@
 
 use rayon::prelude::*;
 
-use super::world::{Ended, LoadModel, Pace, SimError, World, WorldConfig};
+use super::error::SimError;
+use super::world::{Ended, LoadModel, Pace, World, WorldConfig};
 use crate::engine::RequestId;
 use crate::record::{FullRecorder, Recorder, ReplicaTotals, RunRecord};
 use crate::steptime::StepTime;

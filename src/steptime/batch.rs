@@ -1,5 +1,7 @@
 //! What one engine step computes, as the step-time models see it.
 
+use super::graphs::StepMode;
+
 /// The shape of one step's batch.
 ///
 /// A row is a *decode* when it feeds exactly one token (plus speculative drafts) at or past the end of the
@@ -28,6 +30,8 @@ pub struct BatchShape {
     /// The same rows decoded in the step before and nothing happened in between, so a host that works ahead of the
     /// device has nothing to wait for. `None` from engines whose step time does not depend on it.
     pub repeated: Option<bool>,
+    /// How the ranks of a group that steps together agreed to launch it (rule S72). `None`: as it would be alone.
+    pub launch: Option<StepMode>,
 }
 
 /// One row of a batch.

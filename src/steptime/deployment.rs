@@ -310,9 +310,11 @@ impl Deployment {
             .filter(|&c| c > 0)
     }
 
-    /// How a batch is launched (rule S86).
+    /// How a batch is launched: as other ranks agreed (rule S72), or by its own size (rule S86).
     pub fn run_mode(&self, batch: &BatchShape) -> StepMode {
-        self.graphs.run_mode(self.graph_mode, batch)
+        batch
+            .launch
+            .unwrap_or_else(|| self.graphs.run_mode(self.graph_mode, batch))
     }
 }
 

@@ -38,7 +38,7 @@ pub enum GraphMode {
 }
 
 /// How one step is launched. `padded` is the captured size in tokens that it runs at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StepMode {
     /// One graph, attention included.
     Full {
@@ -50,16 +50,43 @@ pub enum StepMode {
         /// Tokens that the dense layers compute.
         padded: u32,
     },
-    /// No graph: exact size, each kernel launched on its own.
-    Eager,
+    /// No graph: each kernel launched on its own.
+    Eager {
+        /// Tokens that the dense layers compute: those of the batch, unless other ranks took a graph away for which they had
+        /// been padded already.
+        tokens: u32,
+    },
 }
 
 impl StepMode {
-    /// Tokens that the dense layers compute for a batch of `tokens`.
-    pub const fn computed_tokens(self, tokens: u32) -> u32 {
+    /// Tokens that the dense layers compute.
+    pub const fn computed_tokens(self) -> u32 {
         match self {
             Self::Full { padded } | Self::Piecewise { padded } => padded,
-            Self::Eager => tokens,
+            Self::Eager { tokens } => tokens,
+        }
+    }
+
+    /// What ranks that step together make of what each would do alone (rule S72; vLLM's `coordinate_batch_across_dp`): the
+    /// most restrictive mode of all, and, if that is a graph, the most tokens of all.
+    pub fn agree(modes: &mut [Self]) {
+        let restricts = |mode: &Self| match mode {
+            Self::Eager { .. } => 0,
+            Self::Piecewise { .. } => 1,
+            Self::Full { .. } => 2,
+        };
+        let Some(agreed) = modes.iter().copied().min_by_key(restricts) else {
+            return;
+        };
+        let padded = modes.iter().map(|mode| mode.computed_tokens()).max().unwrap_or(0);
+        for mode in modes {
+            *mode = match agreed {
+                Self::Full { .. } => Self::Full { padded },
+                Self::Piecewise { .. } => Self::Piecewise { padded },
+                Self::Eager { .. } => Self::Eager {
+                    tokens: mode.computed_tokens(),
+                },
+            };
         }
     }
 }
@@ -165,17 +192,20 @@ impl CaptureSizes {
 
     /// How `batch` is launched under `mode` (rule S86).
     pub fn run_mode(&self, mode: GraphMode, batch: &BatchShape) -> StepMode {
+        let eager = StepMode::Eager {
+            tokens: batch.tokens(),
+        };
         let Some(padded) = self.pad(batch.tokens()) else {
-            return StepMode::Eager;
+            return eager;
         };
         let full = StepMode::Full { padded };
         let piecewise = StepMode::Piecewise { padded };
         match mode {
-            GraphMode::None => StepMode::Eager,
+            GraphMode::None => eager,
             GraphMode::Piecewise => piecewise,
             GraphMode::Full => full,
             GraphMode::FullDecodeOnly | GraphMode::FullAndPiecewise if self.is_uniform_decode(batch) => full,
-            GraphMode::FullDecodeOnly => StepMode::Eager,
+            GraphMode::FullDecodeOnly => eager,
             GraphMode::FullAndPiecewise => piecewise,
         }
     }
@@ -277,7 +307,10 @@ mod tests {
             sizes.run_mode(mode, &decodes(257, 1)),
             StepMode::Full { padded: 272 }
         );
-        assert_eq!(sizes.run_mode(mode, &decodes(513, 1)), StepMode::Eager);
+        assert_eq!(
+            sizes.run_mode(mode, &decodes(513, 1)),
+            StepMode::Eager { tokens: 513 }
+        );
     }
 
     #[test]
@@ -287,18 +320,17 @@ mod tests {
         mixed.add_prefill(200, 0);
         let mode = GraphMode::default();
         assert_eq!(sizes.run_mode(mode, &mixed), StepMode::Piecewise { padded: 208 });
-        assert_eq!(sizes.run_mode(GraphMode::FullDecodeOnly, &mixed), StepMode::Eager);
+        let eager = StepMode::Eager { tokens: 208 };
+        assert_eq!(sizes.run_mode(GraphMode::FullDecodeOnly, &mixed), eager);
         assert_eq!(
             sizes.run_mode(GraphMode::Full, &mixed),
             StepMode::Full { padded: 208 }
         );
-        assert_eq!(sizes.run_mode(GraphMode::None, &mixed), StepMode::Eager);
+        assert_eq!(sizes.run_mode(GraphMode::None, &mixed), eager);
         let mut large = decodes(8, 1);
         large.add_prefill(2040, 0);
-        let eager = sizes.run_mode(mode, &large);
-        assert_eq!(eager, StepMode::Eager);
-        assert_eq!(eager.computed_tokens(large.tokens()), 2048);
-        assert_eq!(sizes.run_mode(mode, &mixed).computed_tokens(208), 208);
+        assert_eq!(sizes.run_mode(mode, &large), StepMode::Eager { tokens: 2048 });
+        assert_eq!(sizes.run_mode(mode, &mixed).computed_tokens(), 208);
     }
 
     #[test]
@@ -330,8 +362,32 @@ mod tests {
         assert_eq!(CaptureSizes::none().pad(1), None);
         assert_eq!(
             CaptureSizes::none().run_mode(GraphMode::default(), &decodes(1, 1)),
-            StepMode::Eager
+            StepMode::Eager { tokens: 1 }
         );
+    }
+
+    /// S72: decodes beside decodes run at the larger captured size; a prompt on one rank takes the full graph from all; one
+    /// too large for any graph takes every graph, and what was padded stays padded.
+    #[test]
+    fn ranks_agree_on_the_most_restrictive_mode_and_the_most_tokens() {
+        let agreed = |own: &[StepMode]| {
+            let mut modes = own.to_vec();
+            StepMode::agree(&mut modes);
+            modes
+        };
+        let (full, piecewise) = (
+            |padded| StepMode::Full { padded },
+            |padded| StepMode::Piecewise { padded },
+        );
+        let eager = |tokens| StepMode::Eager { tokens };
+        assert_eq!(agreed(&[full(8), full(32), full(1)]), [full(32); 3]);
+        assert_eq!(agreed(&[full(8), piecewise(208), full(1)]), [piecewise(208); 3]);
+        assert_eq!(agreed(&[full(256), piecewise(16)]), [piecewise(256); 2]);
+        assert_eq!(
+            agreed(&[full(16), eager(2048), piecewise(208)]),
+            [eager(16), eager(2048), eager(208)]
+        );
+        assert_eq!(agreed(&[]), []);
     }
 
     #[test]

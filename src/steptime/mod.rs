@@ -17,6 +17,7 @@ pub mod parameters;
 pub mod roofline;
 pub mod roofline_fit;
 pub mod seal;
+pub mod stages;
 mod static_check;
 pub mod static_fit;
 pub mod static_parameters;
@@ -59,15 +60,31 @@ pub trait StepTime: Send + Sync + std::fmt::Debug {
         }
     }
 
+    /// The model that this one wraps, if it wraps one: what a wrapper does not say itself, that one does.
+    fn wrapped(&self) -> Option<&dyn StepTime> {
+        None
+    }
+
     /// Costs of decodes of one token each do not follow from their sums: they must be listed in the batch.
     fn needs_decode_rows(&self) -> bool {
-        false
+        self.wrapped().is_some_and(|inner| inner.needs_decode_rows())
+    }
+
+    /// How a step's duration is shared by the stages of its pipeline, in their order, written into `shares` (cleared first)
+    /// as weights of any unit (rule S68). None is written by models that do not know layers: their stages are equal.
+    fn stage_shares(&self, batch: &BatchShape, shares: &mut Vec<u64>) {
+        match self.wrapped() {
+            Some(inner) => inner.stage_shares(batch, shares),
+            None => shares.clear(),
+        }
     }
 
     /// Told once for every step that is really taken, in their order on each replica: `steps` of them, the first of
     /// `batch`, each later one of the batch advanced by one more.
     fn observe(&self, batch: &BatchShape, steps: u32) {
-        let _ = (batch, steps);
+        if let Some(inner) = self.wrapped() {
+            inner.observe(batch, steps);
+        }
     }
 }
 

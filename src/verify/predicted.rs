@@ -132,8 +132,8 @@ impl StepTime for Guise {
         self.scaled().durations(batch, out);
     }
 
-    fn needs_decode_rows(&self) -> bool {
-        self.scaled().needs_decode_rows()
+    fn wrapped(&self) -> Option<&dyn StepTime> {
+        Some(self.model.step_time.as_ref())
     }
 
     fn observe(&self, batch: &BatchShape, steps: u32) {

@@ -127,8 +127,8 @@ impl StepTime for Scaled<'_> {
         }
     }
 
-    fn needs_decode_rows(&self) -> bool {
-        self.inner.needs_decode_rows()
+    fn wrapped(&self) -> Option<&dyn StepTime> {
+        Some(self.inner)
     }
 
     fn observe(&self, batch: &BatchShape, steps: u32) {

@@ -644,3 +644,115 @@ fn a_block_of_an_unknown_model_must_be_stated() {
     assert_eq!(config.pools[1].block_bytes, 2 << 20);
     assert_eq!(config.pools[1].block_descriptors, 64);
 }
+
+/// Four ranks of a mixture of experts, which step together.
+const EXPERTS: &str = r#"kneeboard: 1
+system:
+  model: mixtral-8x7b
+  accelerator: h100-sxm
+  engine: {version: "0.32.0", max_model_len: 4096, max_num_seqs: 64, async_scheduling: false}
+  parallel: {tp: 2, ep: 2}
+  fit: h100-bf16-vllm
+cluster: {pools: [{name: main, role: unified, groups: 1, dp: 4}]}
+workload: {synthetic: {num_requests: 20, lengths: {fixed: {input: 100, output: 20}}}}
+load: {model: open-loop, arrival: {process: poisson, rate: 4}}
+"#;
+
+#[test]
+fn ranks_that_step_together_have_their_intervals_and_sizes() {
+    let resolved = plan(EXPERTS, &[]).unwrap();
+    let value = |path: &str| {
+        let all = resolved.resolved().unwrap();
+        all.iter().find(|r| r.path == path).map(|r| r.value.to_string())
+    };
+    assert_eq!(value("cluster.pools.0.lockstep").as_deref(), Some("true"));
+    assert_eq!(value("system.engine.dp_sync_interval").as_deref(), Some("32"));
+    assert_eq!(
+        value("system.engine.prefill_schedule_interval").as_deref(),
+        Some("1")
+    );
+    let config = fleet(
+        EXPERTS,
+        &[
+            "system.engine.dp_sync_interval=8",
+            "system.engine.prefill_schedule_interval=4",
+        ],
+    );
+    let engine = &config.pools[0].engine;
+    assert_eq!(
+        (engine.dp_sync_interval, engine.prefill_schedule_interval),
+        (8, 4)
+    );
+    let (sizes, _) = config.pools[0].graphs.as_ref().unwrap();
+    assert_eq!(sizes.largest(), Some(128));
+    // The roofline knows them, so that nothing is left out.
+    let said = |text: &str, set: &[&str]| plan(text, set).unwrap().limitations().join("\n");
+    let clean = said(EXPERTS, &[]);
+    assert!(!clean.contains("ranks"), "{clean}");
+    let linear = EXPERTS.replace("fit: h100-bf16-vllm", "step_time: {step: 8ms, decode_row: 1us}");
+    assert!(said(&linear, &[]).contains("only a roofline fit knows captured sizes"));
+    let ahead = ["system.engine.async_scheduling=true", "system.parallel.pp=2"];
+    for word in ["asynchronous scheduling is on", "one batch at a time"] {
+        assert!(said(EXPERTS, &ahead).contains(word), "{word}");
+    }
+    // Alone, a rank does not wait for steps meant for prompts.
+    let alone = [
+        "cluster.pools.main.lockstep=false",
+        "system.engine.prefill_schedule_interval=4",
+    ];
+    assert!(said(EXPERTS, &alone).contains("prefill_schedule_interval has no effect"));
+}
+
+#[test]
+fn intervals_belong_to_releases() {
+    for (version, key, refused) in [
+        ("0.32.0", "dp_sync_interval=8", None),
+        (
+            "0.28.0",
+            "dp_sync_interval=8",
+            Some("no other interval than 32 steps"),
+        ),
+        ("0.25.1", "prefill_schedule_interval=4", None),
+        (
+            "0.22.1",
+            "prefill_schedule_interval=4",
+            Some("vLLM 0.22.1 does not have it"),
+        ),
+        ("0.32.0", "dp_sync_interval=0", Some("a whole number from 1")),
+        (
+            "0.32.0",
+            "prefill_schedule_interval=0",
+            Some("a whole number from 1"),
+        ),
+    ] {
+        let set = [
+            format!("system.engine.version=\"{version}\""),
+            format!("system.engine.{key}"),
+        ];
+        let got = plan(EXPERTS, &[&set[0], &set[1]]);
+        match refused {
+            None => assert!(got.is_ok(), "{version} {key}: {got:?}"),
+            Some(why) => {
+                let error = got.map(|_| ()).unwrap_err();
+                assert!(
+                    error.contains(why) && error.contains(key.split('=').next().unwrap()),
+                    "{error}"
+                );
+            }
+        }
+    }
+}
+
+/// S68: with a roofline stages have the layers that vLLM gives them; without one they are equal, which is said.
+#[test]
+fn pipeline_stages_are_equal_only_where_layers_are_not_known() {
+    let set = ["system.parallel.pp=3"];
+    let known = plan(EXPERTS, &set).unwrap().limitations().join("\n");
+    assert!(!known.contains("same time each"), "{known}");
+    let linear = EXPERTS.replace("fit: h100-bf16-vllm", "step_time: {step: 8ms}");
+    let equal = plan(&linear, &set).unwrap().limitations().join("\n");
+    assert!(
+        equal.contains("3 pipeline stages take the same time each"),
+        "{equal}"
+    );
+}

@@ -132,6 +132,10 @@ impl VllmEngine {
         } else {
             self.kv.look_up(&stream, known, self.config.eagle)
         };
+        if self.throttle.defers && computed + 1 < known {
+            // A prompt, not what is left to do of a loaded one (rule S73).
+            return Attempt::Ends;
+        }
         let c = &self.config;
         let wanted = (known - computed).min(call.threshold);
         if !c.enable_chunked_prefill && wanted > budget.cap() {

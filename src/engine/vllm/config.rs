@@ -4,6 +4,9 @@ use super::version::Behaviour;
 use crate::engine::Refusal;
 use crate::workload::trace::TraceRequest;
 
+/// vLLM's interval of [`VllmConfig::dp_sync_interval`]; before 0.32 there is no other.
+pub const DP_SYNC_INTERVAL: u32 = 32;
+
 /// Order of the waiting queue and choice of preemption victims (rules S20, S30).
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
@@ -87,6 +90,10 @@ pub struct VllmConfig {
     pub eagle: bool,
     /// Stages of the pipeline, each with a part of the layers (rule S66).
     pub pipeline_parallel_size: u32,
+    /// Steps between two looks of ranks that step together at whether anybody has work left (rule S71).
+    pub dp_sync_interval: u32,
+    /// Ranks that step together compute prompts in every so many steps only, where they can (rule S73); 1 = in all.
+    pub prefill_schedule_interval: u32,
     /// A transfer of KV starts only where the requests under way keep the blocks that they still need (rule D12);
     /// `None` is as the release has it. Off, loads may block each other for ever.
     pub reserve_for_loads: Option<bool>,
@@ -119,6 +126,8 @@ impl VllmConfig {
             draft_slots: 0,
             eagle: false,
             pipeline_parallel_size: 1,
+            dp_sync_interval: DP_SYNC_INTERVAL,
+            prefill_schedule_interval: 1,
             reserve_for_loads: None,
         }
     }
@@ -139,6 +148,17 @@ impl VllmConfig {
         let speculates = self.num_speculative_tokens > 0 || !self.dynamic_speculation.is_empty();
         let looks_ahead = self.draft_slots > 0 || self.num_lookahead_tokens > 0;
         !speculates && !looks_ahead && self.pipeline_parallel_size <= 1
+    }
+
+    /// After `steps` steps of a wave, its ranks ask each other whether anybody has work left (rule S71).
+    pub fn syncs_after(&self, steps: u64) -> bool {
+        let first = self.behaviour.has_dp_sync_interval && steps == 1;
+        first || steps.is_multiple_of(u64::from(self.dp_sync_interval.max(1)))
+    }
+
+    /// Whether prompts wait for a later step when `steps` steps of a wave have been taken (rule S73).
+    pub fn throttles_prefills_after(&self, steps: u64) -> bool {
+        !steps.is_multiple_of(u64::from(self.prefill_schedule_interval.max(1)))
     }
 
     /// Rule D12 is in force.

@@ -19,7 +19,7 @@ mod steady;
 mod tests;
 pub mod version;
 
-pub use config::{Policy, SchedulerClass, VllmConfig};
+pub use config::{DP_SYNC_INTERVAL, Policy, SchedulerClass, VllmConfig};
 pub(in crate::engine) use scheduler::View;
 pub use scheduler::{Pause, VllmEngine};
 pub use version::Behaviour;

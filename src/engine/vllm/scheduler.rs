@@ -41,6 +41,7 @@ pub struct VllmEngine {
     pub(super) unflushed: bool,
     pub(super) watermark_blocks: u32,
     pub(super) pause: Pause,
+    pub(super) throttle: Throttle,
 }
 
 /// What a paused engine still does (rule S7).
@@ -53,6 +54,17 @@ pub enum Pause {
     New,
     /// Nothing is scheduled.
     All,
+}
+
+/// Prompts that wait for the steps meant for them (rule S73).
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Throttle {
+    /// The present step is not meant for prompts.
+    is_on: bool,
+    /// The last step that took prompts left some waiting: then no step is kept from them.
+    is_capacity_bound: bool,
+    /// The present call leaves prompts for later.
+    pub defers: bool,
 }
 
 /// Which requests a call of the scheduler sees: a plugin may hide some from it (rules N10, N11, N41).
@@ -100,6 +112,7 @@ impl VllmEngine {
             // Truncated like vLLM's int(); a fraction was validated to lie in 0..1.
             watermark_blocks: (watermark * f64::from(config.num_gpu_blocks)) as u32,
             pause: Pause::None,
+            throttle: Throttle::default(),
             config,
         }
     }
@@ -174,7 +187,8 @@ impl VllmEngine {
         let in_flight_reaches_end = self.config.behaviour.async_stops_at_max_tokens
             && r.placeholders > 0
             && r.computed + 2 - r.placeholders >= r.prompt + r.max_tokens;
-        if in_flight_reaches_end || self.planned < r.eligible_from {
+        let deferred = self.throttle.defers && r.mid_prompt;
+        if in_flight_reaches_end || self.planned < r.eligible_from || deferred {
             return 0;
         }
         (r.known() + r.drafts + r.placeholders)
@@ -300,6 +314,7 @@ impl VllmEngine {
             self.write_back(self.planned - 1);
             self.running.hide_from(shown)
         });
+        self.throttle.defers = self.throttle.is_on && !self.throttle.is_capacity_bound && self.decodes();
         let threshold = self.threshold();
         let together = if hidden.is_some() {
             None
@@ -315,6 +330,9 @@ impl VllmEngine {
             admission = self.schedule_waiting(plan, &mut budget, threshold, pass, visible);
             if self.config.behaviour.skips_oversized_prompt {
                 self.waiting.reverse_head(admission.passed_over);
+            }
+            if !self.throttle.defers {
+                self.throttle.is_capacity_bound = !self.waiting.is_empty();
             }
         }
         if let Some(hidden) = hidden {
@@ -332,6 +350,12 @@ impl VllmEngine {
         plan.waiting = self.waiting_count() as u32;
         plan.free_blocks = self.kv.free();
         self.stalled = plan.is_empty() && plan.loads.is_empty() && plan.preempted.is_empty();
+    }
+
+    /// Somebody of the running list has its prompt behind it.
+    fn decodes(&self) -> bool {
+        let slots = self.running.slots().iter();
+        slots.into_iter().any(|&slot| !self.request(slot).mid_prompt)
     }
 
     /// Advances the counters right after the schedule is built, before the device has run (rules S5, S53), and
@@ -423,6 +447,14 @@ impl Engine for VllmEngine {
 
     fn plan(&mut self, plan: &mut StepPlan) {
         self.plan_view(plan, View::All);
+    }
+
+    fn throttle_prefills(&mut self, throttled: bool) {
+        debug_assert!(
+            !throttled || !self.steady.enabled,
+            "throttled plans do not repeat"
+        );
+        self.throttle.is_on = throttled;
     }
 
     fn commit(&mut self, plan: &StepPlan, result: &mut StepResult) {

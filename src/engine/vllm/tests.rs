@@ -1,6 +1,9 @@
 //! The scenarios of vllm-semantics.md, section 7, by their numbers. Expected values are those of that page
 //! (reproduced there on the real scheduler) or follow from the rules by hand.
 
+mod scheduling_ahead;
+mod speculation;
+
 use super::*;
 use crate::engine::{Engine, FinishReason, Leg, Refusal, StepPlan, StepResult};
 use crate::units::SimTime;
@@ -232,63 +235,11 @@ fn t10_equal_prompts_of_one_step_share_blocks_in_that_step() {
     }
 }
 
-/// Drives the depth-2 loop of rules S51 and S52: plans are committed one call late.
-fn async_calls(b: &mut Bench, most: usize) -> Vec<Vec<(u32, u32)>> {
-    let mut under_way = std::collections::VecDeque::new();
-    let mut calls = Vec::new();
-    while calls.len() < most && (b.engine.has_unfinished() || !under_way.is_empty()) {
-        if b.engine.has_unfinished() {
-            b.engine.plan(&mut b.plan);
-            calls.push(b.grants());
-            under_way.push_back(b.plan.clone());
-            if under_way.len() < 2 && !b.plan.grants.is_empty() {
-                continue;
-            }
-        }
-        if let Some(plan) = under_way.pop_front() {
-            b.engine.commit(&plan, &mut b.result);
-        }
-    }
-    calls
-}
-
 fn asynchronous() -> Bench {
     Bench::new(VllmConfig {
         async_scheduling: true,
         ..config("0.32.0", 2048, 100)
     })
-}
-
-#[test]
-fn t11_an_arrival_during_step_k_is_first_in_step_k_plus_2() {
-    let mut b = asynchronous();
-    b.add(10, 50);
-    let (mut first, mut second, mut third) = (StepPlan::default(), StepPlan::default(), StepPlan::default());
-    b.engine.plan(&mut first);
-    // Step 1 runs; step 2 was scheduled before the request below arrived.
-    b.engine.plan(&mut second);
-    b.add(10, 50);
-    b.engine.commit(&first, &mut b.result);
-    b.engine.plan(&mut third);
-    assert!(second.grants.iter().all(|g| g.id == 0));
-    assert!(third.grants.iter().any(|g| g.id == 1));
-}
-
-#[test]
-fn t12_eos_wastes_one_slot_and_max_tokens_none() {
-    let mut b = asynchronous();
-    b.add_request(TraceRequest {
-        eos_at: Some(5),
-        ..TraceRequest::plain(SimTime::ZERO, 10, 100)
-    });
-    let calls = async_calls(&mut b, 20);
-    assert_eq!(calls.iter().filter(|c| !c.is_empty()).count(), 6);
-
-    let mut b = asynchronous();
-    b.add(10, 5);
-    let calls = async_calls(&mut b, 20);
-    assert_eq!(calls.iter().filter(|c| !c.is_empty()).count(), 5);
-    assert_eq!(calls[5], []);
 }
 
 #[test]
@@ -433,42 +384,6 @@ fn seats_count_running_requests_and_max_num_active_seqs_lowers_them() {
 }
 
 #[test]
-fn drafts_are_verified_and_rejected_ones_rolled_back() {
-    // Synchronous speculation, 2 drafts, accepted 2, 0, 1 in turn (rules S42, S60-S62).
-    let mut b = Bench::new(VllmConfig {
-        num_speculative_tokens: 2,
-        ..config("0.32.0", 2048, 100)
-    });
-    b.add_request(TraceRequest {
-        accepted_drafts: vec![2, 0, 1],
-        ..TraceRequest::plain(SimTime::ZERO, 10, 8)
-    });
-    assert_eq!(b.step(), [(0, 10)]);
-    let mut tokens = Vec::new();
-    while b.engine.has_unfinished() {
-        assert_eq!(b.step(), [(0, 3)]);
-        tokens.push(b.result.emitted[0].1);
-    }
-    // 1 token of the prompt's step, then 3 + 1 + 2, then the last one: 8 are asked for.
-    assert_eq!(tokens, [3, 1, 2, 1]);
-    assert_eq!(b.result.finished, [(0, FinishReason::Length)]);
-    assert_eq!(b.result.free_blocks, 99);
-}
-
-#[test]
-fn drafts_are_cut_to_the_budget_not_the_request_passed_over() {
-    let mut b = Bench::new(VllmConfig {
-        num_speculative_tokens: 3,
-        ..config("0.32.0", 10, 100)
-    });
-    b.add(5, 20);
-    b.add(5, 20);
-    b.add(2, 20);
-    b.step();
-    assert_eq!(b.step(), [(0, 4), (1, 4), (2, 2)]);
-}
-
-#[test]
 fn what_can_never_be_served_is_refused_at_once() {
     let mut e = VllmEngine::new(config("0.32.0", 2048, 11));
     let r = |input, output| TraceRequest::plain(SimTime::ZERO, input, output);
@@ -511,62 +426,6 @@ fn what_can_never_be_served_is_refused_at_once() {
 }
 
 #[test]
-fn an_eagle_drafter_loses_the_last_matched_block() {
-    let mut b = Bench::new(VllmConfig {
-        enable_prefix_caching: true,
-        num_speculative_tokens: 1,
-        eagle: true,
-        ..config("0.32.0", 2048, 100)
-    });
-    b.add_request(shared(65, 1));
-    b.step();
-    b.add_request(shared(65, 1));
-    b.step();
-    assert_eq!(b.plan.admitted[0].cached_tokens, 48);
-}
-
-#[test]
-fn an_admission_of_one_token_is_padded_beside_decodes() {
-    // Prefix caching finds all but the last token of the second prompt (65 tokens, 4 full blocks).
-    let second_admission = |version: &str, running: bool| {
-        let mut b = Bench::new(VllmConfig {
-            enable_prefix_caching: true,
-            num_speculative_tokens: 2,
-            ..config(version, 2048, 100)
-        });
-        b.add_request(TraceRequest {
-            max_output_tokens: if running { 20 } else { 1 },
-            ..shared(65, 1)
-        });
-        b.step();
-        b.add_request(shared(65, 1));
-        b.step();
-        b.grants().last().copied()
-    };
-    for version in ["0.19.1", "0.22.1"] {
-        assert_eq!(
-            second_admission(version, true),
-            Some((1, 1)),
-            "{version} never pads"
-        );
-    }
-    for version in ["0.25.1", "0.28.0"] {
-        assert_eq!(second_admission(version, true), Some((1, 3)), "{version}");
-        assert_eq!(
-            second_admission(version, false),
-            Some((1, 1)),
-            "{version}: nothing decodes"
-        );
-    }
-    assert_eq!(second_admission("0.32.0", true), Some((1, 3)));
-    assert_eq!(
-        second_admission("0.32.0", false),
-        Some((1, 3)),
-        "the cached tokens are enough"
-    );
-}
-
-#[test]
 fn an_aborted_request_frees_its_blocks_and_its_output_is_dropped() {
     let mut b = asynchronous();
     for _ in 0..3 {
@@ -594,21 +453,4 @@ fn a_paused_engine_admits_nobody_or_schedules_nothing() {
     assert_eq!(b.step(), []);
     b.engine.set_pause(Pause::None);
     assert_eq!(b.step(), [(0, 1), (1, 10)]);
-}
-
-#[test]
-fn the_number_of_drafts_follows_the_number_of_scheduled_requests() {
-    let mut b = Bench::new(VllmConfig {
-        num_speculative_tokens: 1,
-        dynamic_speculation: vec![(1, 4), (2, 2)],
-        ..config("0.32.0", 2048, 100)
-    });
-    b.add(10, 50);
-    b.step();
-    b.add(10, 50);
-    // One request was scheduled before, so it has 4 drafts; two are scheduled now, so each has 2 in the next step.
-    assert_eq!(b.step(), [(0, 5), (1, 10)]);
-    b.add(10, 50);
-    assert_eq!(b.step(), [(0, 3), (1, 3), (2, 10)]);
-    assert_eq!(b.step(), [(0, 2), (1, 2), (2, 2)]);
 }

@@ -56,6 +56,11 @@ pub struct Behaviour {
     /// Asynchronous scheduling works with pipeline stages, too: the V2 model runner (rules S15, S56). The specification
     /// states no release, so only the newest set has it; in the others a pipeline is scheduled synchronously.
     pub async_with_pipeline: bool,
+    /// `prefill_schedule_interval` exists (rule S73).
+    pub has_prefill_schedule_interval: bool,
+    /// `dp_sync_interval` exists, and ranks that step together look after the first step of a wave, too, whether anybody
+    /// has work left (rule S71). Before, they look every 32 steps.
+    pub has_dp_sync_interval: bool,
     /// Default of `gpu_memory_utilization`.
     pub gpu_memory_utilization: f64,
 }
@@ -76,6 +81,8 @@ const V0_11_0: Behaviour = Behaviour {
     lookahead_at_admission: false,
     reserves_for_loads: false,
     async_with_pipeline: false,
+    has_prefill_schedule_interval: false,
+    has_dp_sync_interval: false,
     gpu_memory_utilization: 0.9,
 };
 const V0_13_0: Behaviour = Behaviour {
@@ -110,6 +117,7 @@ const V0_25_1: Behaviour = Behaviour {
     lookahead_at_admission: true,
     has_watermark: true,
     unhashed_blocks_first: true,
+    has_prefill_schedule_interval: true,
     ..V0_22_1
 };
 const V0_28_0: Behaviour = Behaviour {
@@ -124,6 +132,7 @@ const V0_32_0: Behaviour = Behaviour {
     has_max_num_active_seqs: true,
     reserves_for_loads: true,
     async_with_pipeline: true,
+    has_dp_sync_interval: true,
     ..V0_28_0
 };
 

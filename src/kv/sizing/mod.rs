@@ -11,10 +11,11 @@ use std::ops::Range;
 
 pub use layout::{KvLayout, layer_bytes};
 pub use reserve::{COLLECTIVE_BYTES, DRIVER_SHARE, RUNTIME_BYTES, ReserveBytes, activations};
-pub use weights::{WeightBytes, stage_layers, stage_weights};
+pub use weights::{WeightBytes, stage_weights};
 
 use crate::profile::Model;
 use crate::steptime::Deployment;
+use crate::steptime::stages::stage_layers;
 
 const GIB: f64 = (1u64 << 30) as f64;
 

@@ -5,8 +5,8 @@
 
 use std::ops::Range;
 
-use super::weights::has_experts;
 use crate::profile::Model;
+use crate::steptime::stages::has_experts;
 use crate::steptime::{Deployment, GraphMode};
 
 /// Library workspaces and loaded kernels of an NVIDIA device.

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::curve::groups_in;
 use super::phases::{BusyShares, PhaseSeconds, PhaseTimes, steps_of};
 use crate::cluster::lifecycle::Phase;
-use crate::record::{ClusterRecord, GroupRecord, JobRecord, ReplicaRecord, RequestRecord, RunRecord};
+use crate::record::{
+    ClusterRecord, DummySteps, GroupRecord, JobRecord, ReplicaRecord, RequestRecord, RunRecord,
+};
 use crate::units::SimTime;
 
 /// What was served.
@@ -59,6 +61,58 @@ pub struct GroupFigures {
     pub mean_running: Option<f64>,
 }
 
+/// Dummy batches of data-parallel ranks that step together: a rank with nothing to compute takes part in every step of the
+/// others, and all of them go on for a while when nobody has anything left (rules S70, S71).
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct DummyFigures {
+    /// Dummy batches, each rank's counted.
+    pub steps: u64,
+    /// Seconds of ranks in them.
+    pub rank_s: f64,
+    /// Of the steps, those in which no rank of the group had anything to compute.
+    pub idle_steps: u64,
+    /// Seconds of ranks in those.
+    pub idle_rank_s: f64,
+}
+
+/// Dummy batches in whole nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DummySums {
+    steps: u64,
+    rank_ns: u128,
+    idle_steps: u64,
+    idle_rank_ns: u128,
+}
+
+impl DummySums {
+    fn count(&mut self, dummy: &DummySteps) {
+        let lasts = u128::from(dummy.to.since(dummy.from).as_nanos());
+        self.steps += dummy.steps;
+        self.rank_ns += lasts;
+        if dummy.is_idle {
+            self.idle_steps += dummy.steps;
+            self.idle_rank_ns += lasts;
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.steps += other.steps;
+        self.rank_ns += other.rank_ns;
+        self.idle_steps += other.idle_steps;
+        self.idle_rank_ns += other.idle_rank_ns;
+    }
+
+    /// In seconds; none where there were no dummy batches.
+    fn figures(&self) -> Option<DummyFigures> {
+        (self.rank_ns > 0).then(|| DummyFigures {
+            steps: self.steps,
+            rank_s: self.rank_ns as f64 / 1e9,
+            idle_steps: self.idle_steps,
+            idle_rank_s: self.idle_rank_ns as f64 / 1e9,
+        })
+    }
+}
+
 /// Several groups together: a pool, or all.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PoolFigures {
@@ -81,8 +135,11 @@ pub struct PoolFigures {
     pub served: Served,
     /// Group-seconds in each phase.
     pub phases: PhaseSeconds,
-    /// How busy it was, over all groups.
+    /// How busy it was, over all groups. Dummy batches are not in it.
     pub busy: BusyShares,
+    /// Dummy batches of ranks that step together; left out where there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dummy: Option<DummyFigures>,
 }
 
 /// A group's raw sums.
@@ -94,6 +151,8 @@ pub struct GroupSums {
     pub served: Served,
     /// Its phases.
     pub times: PhaseTimes,
+    /// Its dummy batches.
+    pub dummy: DummySums,
 }
 
 /// What all groups served, and how long each was in which phase.
@@ -105,12 +164,29 @@ pub fn sums(run: &RunRecord, cluster: &ClusterRecord) -> Vec<GroupSums> {
             pool: group.pool,
             served: Served::default(),
             times: PhaseTimes::of(group, run),
+            dummy: DummySums::default(),
         })
         .collect();
+    count_dummies(&mut sums, cluster);
     for (request, job) in run.requests.iter().zip(&cluster.jobs) {
         count(&mut sums, request, job);
     }
     sums
+}
+
+fn count_dummies(sums: &mut [GroupSums], cluster: &ClusterRecord) {
+    if cluster.dummy_steps.is_empty() {
+        return;
+    }
+    let mut group_of: BTreeMap<u32, usize> = BTreeMap::new();
+    for (number, group) in cluster.groups.iter().enumerate() {
+        group_of.extend(group.replicas.iter().map(|&replica| (replica, number)));
+    }
+    for dummy in &cluster.dummy_steps {
+        if let Some(group) = group_of.get(&dummy.replica).and_then(|&g| sums.get_mut(g)) {
+            group.dummy.count(dummy);
+        }
+    }
 }
 
 fn count(sums: &mut [GroupSums], request: &RequestRecord, job: &JobRecord) {
@@ -186,10 +262,12 @@ fn counted<'a, I: Iterator<Item = &'a GroupRecord>>(
 /// Several groups together.
 pub fn together<'a>(name: &str, sums: impl Iterator<Item = &'a GroupSums>) -> PoolFigures {
     let (mut groups, mut served, mut times) = (0, Served::default(), PhaseTimes::default());
+    let mut dummy = DummySums::default();
     for group in sums {
         groups += 1;
         served.add(&group.served);
         times += &group.times;
+        dummy.add(&group.dummy);
     }
     PoolFigures {
         pool: name.to_owned(),
@@ -198,6 +276,7 @@ pub fn together<'a>(name: &str, sums: impl Iterator<Item = &'a GroupSums>) -> Po
         served,
         phases: times.seconds(),
         busy: times.busy(),
+        dummy: dummy.figures(),
         ..PoolFigures::default()
     }
 }

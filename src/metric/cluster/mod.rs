@@ -27,7 +27,7 @@ use crate::units::{SimDuration, SimTime};
 
 pub use demand::{Demand, DemandBy, GroupBound, GroupCapacity, GroupNeeds, LinkFigures};
 pub use faults::{FaultFigures, Recovery};
-pub use groups::{GroupFigures, PoolFigures, Served, names};
+pub use groups::{DummyFigures, GroupFigures, PoolFigures, Served, names};
 pub use money::{busy_share, streamed_account};
 pub use options::{ClusterOptions, DECODE_POWER_SHARE, PoolFacts, TenantFacts, power_of, price_of};
 pub use phases::{BusyShares, PhaseSeconds};

@@ -1,5 +1,7 @@
 //! What a cluster's run cost and burnt.
 
+use std::collections::BTreeMap;
+
 use super::ClusterError;
 use super::curve::spans;
 use super::good::Good;
@@ -9,7 +11,7 @@ use super::phases::steps_of;
 use crate::cluster::lifecycle::{Phase, Stage};
 use crate::metric::cost::{Cost, PoolHours, ServedWork};
 use crate::metric::energy::{Devices, Energy, Interval, PowerModel, Work};
-use crate::record::{Busy, ClusterRecord, GroupRecord, ReplicaRecord, ReplicaTotals, RunRecord};
+use crate::record::{Busy, ClusterRecord, DummySteps, GroupRecord, ReplicaRecord, ReplicaTotals, RunRecord};
 use crate::units::{SimDuration, SimTime};
 
 /// What was served for it.
@@ -106,6 +108,8 @@ struct RankPower<'a> {
 /// The energy, if every pool's accelerators have a power model. A group draws power from the end of its provisioning until
 /// it fails or stops.
 ///
+/// Dummy batches draw what a decode does, and are told apart from both.
+///
 /// The record tells how long a replica computed prompts and output tokens in all, and when it computed, but not which it
 /// was when: joules are exact, the peak takes every stretch of computing at the replica's mean power. Where pools are
 /// disaggregated that is next to exact.
@@ -119,6 +123,10 @@ pub fn energy(
     served: &ServedWork,
 ) -> Result<Option<Energy>, ClusterError> {
     let mut ranks = Vec::new();
+    let mut dummies: BTreeMap<u32, Vec<DummySteps>> = BTreeMap::new();
+    for dummy in &cluster.dummy_steps {
+        dummies.entry(dummy.replica).or_default().push(*dummy);
+    }
     for group in &cluster.groups {
         let facts = cluster
             .pools
@@ -127,7 +135,7 @@ pub fn energy(
         let Some((facts, power)) = facts.and_then(|f| Some((f, f.power.as_ref()?))) else {
             return Ok(None);
         };
-        ranks.extend(ranks_of(group, run, facts, power));
+        ranks.extend(ranks_of(group, run, &dummies, (facts, power)));
     }
     if ranks.is_empty() {
         return Ok(None);
@@ -160,14 +168,21 @@ pub fn energy(
 fn ranks_of<'a>(
     group: &'a GroupRecord,
     run: &'a RunRecord,
-    facts: &'a PoolFacts,
-    power: &'a PowerModel,
+    dummies: &'a BTreeMap<u32, Vec<DummySteps>>,
+    (facts, power): (&'a PoolFacts, &'a PowerModel),
 ) -> impl Iterator<Item = RankPower<'a>> {
     let powered = powered(group, run.end);
     let ranks = group.replicas.len().max(1) as u32;
-    (0..).zip(&group.replicas).filter_map(move |(place, &replica)| {
-        let replica = run.replicas.get(replica as usize)?;
+    (0..).zip(&group.replicas).filter_map(move |(place, &number)| {
+        let replica = run.replicas.get(number as usize)?;
         let stretches = stretches(replica, &powered);
+        let dummies = dummies.get(&number).map_or(&[] as &[DummySteps], Vec::as_slice);
+        let dummies = dummy_spans(replica, dummies, &powered);
+        let with_dummies = |mut intervals: Vec<Interval>| {
+            intervals.extend(dummies.iter().map(|&span| interval(span, DUMMY)));
+            intervals.sort_by_key(|i| i.start);
+            intervals
+        };
         let prefill = replica.busy.prefill.as_nanos() as f64;
         let share = prefill / (prefill + replica.busy.decode.as_nanos() as f64).max(1.0);
         Some(RankPower {
@@ -175,11 +190,13 @@ fn ranks_of<'a>(
             // Devices that do not divide by the ranks are dealt out, the first ranks getting one more.
             devices: facts.accelerators_per_group / ranks
                 + u32::from(place < facts.accelerators_per_group % ranks),
-            apart: apart(&stretches, share),
-            mixed: stretches
-                .iter()
-                .map(|&span| interval(span, mixed(share)))
-                .collect(),
+            apart: with_dummies(apart(&stretches, share)),
+            mixed: with_dummies(
+                stretches
+                    .iter()
+                    .map(|&span| interval(span, mixed(share)))
+                    .collect(),
+            ),
             powered: powered.clone(),
         })
     })
@@ -202,13 +219,11 @@ fn powered(group: &GroupRecord, end: SimTime) -> Vec<(SimTime, SimTime)> {
 /// laid to the beginning.
 fn stretches(replica: &ReplicaRecord, powered: &[(SimTime, SimTime)]) -> Vec<(SimTime, SimTime)> {
     if replica.step_ends.is_empty() {
-        let mut left = replica.busy.prefill + replica.busy.decode;
-        let laid = powered.iter().map(|&(from, to)| {
-            let takes = left.min(to.since(from));
-            left = SimDuration(left.as_nanos() - takes.as_nanos());
-            (from, from + takes)
-        });
-        return laid.filter(|(from, to)| from < to).collect();
+        return laid(
+            powered,
+            SimDuration::ZERO,
+            replica.busy.prefill + replica.busy.decode,
+        );
     }
     let mut stretches: Vec<(SimTime, SimTime)> = Vec::new();
     let mut spans = powered.iter().copied().peekable();
@@ -224,6 +239,50 @@ fn stretches(replica: &ReplicaRecord, powered: &[(SimTime, SimTime)]) -> Vec<(Si
     }
     stretches
 }
+
+/// So much of the time with power, after so much of it.
+fn laid(
+    powered: &[(SimTime, SimTime)],
+    mut after: SimDuration,
+    mut left: SimDuration,
+) -> Vec<(SimTime, SimTime)> {
+    let laid = powered.iter().map(|&(from, to)| {
+        let skipped = after.min(to.since(from));
+        after = SimDuration(after.0 - skipped.0);
+        let from = from + skipped;
+        let takes = left.min(to.since(from));
+        left = SimDuration(left.0 - takes.0);
+        (from, from + takes)
+    });
+    laid.filter(|(from, to)| from < to).collect()
+}
+
+/// When a replica computed dummy batches, within the time with power; without steps their time is laid behind its busy
+/// time.
+fn dummy_spans(
+    replica: &ReplicaRecord,
+    dummies: &[DummySteps],
+    powered: &[(SimTime, SimTime)],
+) -> Vec<(SimTime, SimTime)> {
+    if replica.step_ends.is_empty() {
+        let all = dummies
+            .iter()
+            .fold(SimDuration::ZERO, |sum, d| sum + d.to.since(d.from));
+        return laid(powered, replica.busy.prefill + replica.busy.decode, all);
+    }
+    let within = |d: &DummySteps| {
+        let &(from, to) = powered.iter().find(|&&(_, to)| d.from < to)?;
+        Some((d.from.max(from), d.to.min(to)))
+    };
+    let spans = dummies.iter().filter_map(within);
+    spans.filter(|(from, to)| from < to).collect()
+}
+
+/// A dummy batch, as far as its power is known: that of a decode.
+const DUMMY: Work = Work::Dummy {
+    compute: 0.0,
+    memory: 0.0,
+};
 
 /// Utilisations are not known; models of power by phase need none.
 const fn mixed(prefill_share: f64) -> Work {

@@ -464,3 +464,51 @@ fn nothing_at_all_is_null_not_infinite() {
     let json = serde_json::to_string(&summary()).unwrap();
     assert_eq!(serde_json::from_str::<ClusterSummary>(&json).unwrap(), summary());
 }
+
+/// Of two groups the second's replica computes until 5 and from 20 to 25. It has dummy batches beside others' work from 5 to
+/// 6, and idle steps from 25 to 29, 400 W for two devices.
+#[test]
+fn dummy_batches_draw_power_and_are_told_apart() {
+    let (run, mut cluster) = outage();
+    let dummy = |from, to, steps, is_idle| crate::record::DummySteps {
+        replica: 1,
+        from: at(from),
+        to: at(to),
+        steps,
+        is_idle,
+    };
+    cluster.dummy_steps = vec![dummy(5, 6, 10, false), dummy(25, 29, 40, true)];
+    let s = ClusterSummary::of(&run, &cluster, &full_options()).unwrap();
+    let told = DummyFigures {
+        steps: 50,
+        rank_s: 5.0,
+        idle_steps: 40,
+        idle_rank_s: 4.0,
+    };
+    assert_eq!((s.pools[0].dummy, s.total.dummy), (Some(told), Some(told)));
+    let (energy, without) = (s.energy.unwrap(), summary().energy.unwrap());
+    assert_relative_eq!(energy.by_phase.dummy, 2.0 * 400.0 * 5.0, max_relative = 1e-9);
+    assert_relative_eq!(
+        energy.total_j - without.total_j,
+        2.0 * 300.0 * 5.0,
+        max_relative = 1e-9
+    );
+    // Neither prompts nor output tokens are charged with them, and nothing is busier.
+    assert_eq!(energy.j_per_output_token, without.j_per_output_token);
+    assert_eq!(s.pools[0].busy, summary().pools[0].busy);
+    // Without steps the same joules.
+    let mut streamed = run.clone();
+    for replica in &mut streamed.replicas {
+        (
+            replica.step_starts,
+            replica.step_ends,
+            replica.running,
+            replica.waiting,
+        ) = Default::default();
+    }
+    let s = ClusterSummary::of(&streamed, &cluster, &full_options()).unwrap();
+    assert_relative_eq!(s.energy.unwrap().total_j, energy.total_j, max_relative = 1e-9);
+    // Who has none says nothing of them.
+    let plain = serde_json::to_string(&summary()).unwrap();
+    assert!(!plain.contains("dummy"));
+}

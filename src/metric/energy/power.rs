@@ -30,6 +30,13 @@ pub enum Work {
         /// Of its memory bandwidth.
         memory: f64,
     },
+    /// A dummy batch: one row that stands for nothing, as ranks that step together compute it.
+    Dummy {
+        /// Of its peak arithmetic.
+        compute: f64,
+        /// Of its memory bandwidth.
+        memory: f64,
+    },
     /// Both in one step.
     Mixed {
         /// Of its peak arithmetic.
@@ -46,7 +53,7 @@ impl Work {
     pub const fn prefill_share(&self) -> f64 {
         match *self {
             Self::Prefill { .. } => 1.0,
-            Self::Decode { .. } => 0.0,
+            Self::Decode { .. } | Self::Dummy { .. } => 0.0,
             Self::Mixed { prefill_share, .. } => prefill_share,
         }
     }
@@ -56,6 +63,7 @@ impl Work {
         match *self {
             Self::Prefill { compute, memory }
             | Self::Decode { compute, memory }
+            | Self::Dummy { compute, memory }
             | Self::Mixed { compute, memory, .. } => (compute, memory),
         }
     }

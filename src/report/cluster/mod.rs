@@ -34,6 +34,7 @@ pub fn all_tables(summary: &ClusterSummary) -> Vec<Table> {
     if summary.groups.len() <= tables::FEW_GROUPS {
         all.extend([tables::groups(summary), tables::group_phases(summary)]);
     }
+    all.extend(tables::dummies(summary));
     all.push(tables::demand(summary));
     all.extend(tables::needs(summary));
     all.extend(tables::links(summary));

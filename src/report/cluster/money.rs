@@ -97,13 +97,16 @@ fn rented(summary: &ClusterSummary) -> Option<String> {
 /// Joules and watts.
 pub(super) fn energy(summary: &ClusterSummary) -> Option<Table> {
     let e = summary.energy.as_ref()?;
+    let split = [
+        ("all", e.total_j.into(), "J"),
+        ("waiting", e.by_phase.waiting.into(), "J"),
+        ("prompts", e.by_phase.prefill.into(), "J"),
+        ("output tokens", e.by_phase.decode.into(), "J"),
+    ];
+    let dummies = (e.by_phase.dummy > 0.0).then(|| ("dummy batches", e.by_phase.dummy.into(), "J"));
     let mut table = figures(
         "Energy of the accelerators",
-        [
-            ("all", e.total_j.into(), "J"),
-            ("waiting", e.by_phase.waiting.into(), "J"),
-            ("prompts", e.by_phase.prefill.into(), "J"),
-            ("output tokens", e.by_phase.decode.into(), "J"),
+        split.into_iter().chain(dummies).chain([
             ("prompts over input tokens", e.j_per_input_token.into(), "J/token"),
             (
                 "output over output tokens",
@@ -119,7 +122,7 @@ pub(super) fn energy(summary: &ClusterSummary) -> Option<Table> {
             ("mean power", e.mean_w.into(), "W"),
             ("peak power", e.peak_w.into(), "W"),
             ("with the site's overhead", e.facility_j.into(), "J"),
-        ],
+        ]),
     );
     table.note = e
         .pue

@@ -311,3 +311,30 @@ pub(super) fn links(summary: &ClusterSummary) -> Option<Table> {
     }
     (!table.rows.is_empty()).then_some(table)
 }
+
+/// Dummy batches by pool, where ranks step together.
+pub(super) fn dummies(summary: &ClusterSummary) -> Option<Table> {
+    let mut table = Table::new(
+        "Dummy batches of ranks that step together",
+        vec![
+            Column::plain("pool"),
+            Column::with_unit("dummy batches", "rank-steps"),
+            Column::with_unit("their time", "rank-s"),
+            Column::with_unit("while nobody had work", "rank-steps"),
+            Column::with_unit("time of these", "rank-s"),
+        ],
+    );
+    for pool in &summary.pools {
+        if let Some(dummy) = &pool.dummy {
+            table.push(vec![
+                pool.pool.as_str().into(),
+                dummy.steps.into(),
+                dummy.rank_s.into(),
+                dummy.idle_steps.into(),
+                dummy.idle_rank_s.into(),
+            ]);
+        }
+    }
+    table.note = Some("They draw power and are in no figure of how busy groups were.".into());
+    (!table.rows.is_empty()).then_some(table)
+}

@@ -60,12 +60,8 @@ impl StepTime for Clocked {
         out.iter_mut().for_each(|d| *d = stretched(*d, factor));
     }
 
-    fn needs_decode_rows(&self) -> bool {
-        self.inner.needs_decode_rows()
-    }
-
-    fn observe(&self, batch: &BatchShape, steps: u32) {
-        self.inner.observe(batch, steps);
+    fn wrapped(&self) -> Option<&dyn StepTime> {
+        Some(self.inner.as_ref())
     }
 }
 

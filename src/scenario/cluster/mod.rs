@@ -9,6 +9,7 @@ mod control;
 mod faults;
 mod filling;
 mod gateway;
+mod lockstep;
 mod placement;
 mod pools;
 mod routing;
@@ -305,6 +306,12 @@ impl ClusterPlan {
     /// What results must say about their own limits.
     pub fn limitations(&self) -> &[String] {
         &self.limitations
+    }
+
+    /// Whether the ranks of a pool step together, by its number.
+    pub fn steps_together(&self, pool: usize) -> bool {
+        let config = self.config.pools.get(pool);
+        config.is_some_and(|p| p.lockstep && p.dp_ranks > 1)
     }
 
     /// Whether faults are drawn until an instant that only the requests tell.

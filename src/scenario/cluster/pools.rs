@@ -10,8 +10,8 @@ use super::super::engine::{self, ResolvedEngine};
 use super::super::machine::Fits;
 use super::super::plan::{StepTimeSource, step_time_source, tree_of};
 use super::super::provenance::{Provenance, Source, leaves};
-use super::super::schema::{Pool, Role, Scenario, System};
-use super::{Filling, plain_pool, start, transfer};
+use super::super::schema::{Engine, Pool, Role, Scenario, System};
+use super::{Filling, lockstep, plain_pool, start, transfer};
 use crate::input::InputError;
 use crate::profile::{Instance, catalog};
 use crate::sim::HostTimes;
@@ -122,8 +122,11 @@ fn fill(
     go_together(&served_by, &f.blame())?;
     for (i, (pool, served)) in pools.iter_mut().zip(&served_by).enumerate() {
         fill_lockstep(pool, i, served, &mut f);
+        if pool.lockstep == Some(true) {
+            fill_intervals(pool, i, (served, &mut scenario.system.engine), &mut f);
+        }
     }
-    let limitations = limitations(pools, &served_by);
+    let limitations = lockstep::limitations(pools, &served_by, fits);
     Ok(Pools {
         served_by,
         limitations,
@@ -141,6 +144,38 @@ fn fill_lockstep(pool: &mut Pool, i: usize, served: &ServedBy, f: &mut Filling<'
     let from = if together { from } else { Source::Default };
     let path = format!("cluster.pools.{i}");
     f.fill(&path, "lockstep", &mut pool.lockstep, from, together);
+}
+
+/// How often ranks that step together ask each other, and when they take prompts, where their release lets that be set.
+fn fill_intervals(
+    pool: &mut Pool,
+    i: usize,
+    (served, shared): (&ServedBy, &mut Engine),
+    f: &mut Filling<'_>,
+) {
+    let config = &served.engine.config;
+    let (engine, path) = match &mut pool.system {
+        Some(own) => (&mut own.engine, format!("cluster.pools.{i}.system.engine")),
+        None => (shared, "system.engine".to_owned()),
+    };
+    let from = || Source::Derived(format!("vLLM {}", config.behaviour.version));
+    if config.behaviour.has_dp_sync_interval {
+        let value = config.dp_sync_interval;
+        f.fill(
+            &path,
+            "dp_sync_interval",
+            &mut engine.dp_sync_interval,
+            from(),
+            value,
+        );
+    }
+    if config.behaviour.has_prefill_schedule_interval {
+        let (slot, value) = (
+            &mut engine.prefill_schedule_interval,
+            config.prefill_schedule_interval,
+        );
+        f.fill(&path, "prefill_schedule_interval", slot, from(), value);
+    }
 }
 
 fn names(pools: &mut [Pool], f: &mut Filling<'_>) -> Result<(), InputError> {
@@ -408,18 +443,6 @@ fn go_together(pools: &[Arc<ServedBy>], blame: &Blame<'_>) -> Result<(), InputEr
     Ok(())
 }
 
-fn limitations(pools: &[Pool], served: &[Arc<ServedBy>]) -> Vec<String> {
-    let lockstep = pools.iter().zip(served).filter(|(p, _)| p.lockstep == Some(true));
-    let lockstep = lockstep.map(|(_, s)| {
-        format!(
-            "pool {}: ranks step together, each step as long as the slowest one's; padding of their token counts to the \
-             largest (rule S72), the idle steps at the end of a wave (S71) and prefill intervals (S73) are left out",
-            s.name
-        )
-    });
-    lockstep.collect()
-}
-
 /// The configuration of a pool; how many groups there may be is filled elsewhere.
 pub(super) fn config(
     scenario: &mut Scenario,
@@ -446,6 +469,11 @@ pub(super) fn config(
         max_groups: pool.groups,
         dp_ranks: pool.dp.unwrap_or(1),
         lockstep: pool.lockstep == Some(true),
+        graphs: served
+            .engine
+            .deployment
+            .as_ref()
+            .map(|d| (d.graphs.clone(), d.graph_mode)),
         engine: served.engine.config.clone(),
         step_time: i,
         host: HostTimes::default(),

@@ -10,8 +10,9 @@ use crate::cluster::lifecycle::{
     VLLM_70B_COMPILE, VLLM_70B_WARM, VLLM_SMALL_CAPTURE, VLLM_SMALL_COMPILE_CACHED,
 };
 use crate::input::InputError;
-use crate::kv::sizing::{stage_layers, stage_weights};
+use crate::kv::sizing::stage_weights;
 use crate::steptime::Deployment;
+use crate::steptime::stages::stage_layers;
 use crate::units::SimDuration;
 
 /// Weights above which the published figures of the 70B class are nearer than those of a model of 3.4 GiB.

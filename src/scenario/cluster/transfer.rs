@@ -10,9 +10,10 @@ use super::{Filling, span};
 use crate::cluster::link::{LinkConfig, Network};
 use crate::cluster::push::PushFrom;
 use crate::input::InputError;
-use crate::kv::sizing::{KvLayout, stage_layers};
+use crate::kv::sizing::KvLayout;
 use crate::sim::fleet::{PoolConfig, PoolRole, TransferConfig, TransferMode};
 use crate::steptime::Deployment;
+use crate::steptime::stages::stage_layers;
 use crate::units::SimDuration;
 
 const PATH: &str = "cluster.transfer";

@@ -28,7 +28,9 @@ pub(super) fn check(e: &Engine, native: bool, blame: &Blame<'_>) -> Result<(), I
         watermark,
         scheduler_reserve_full_isl,
         num_speculative_tokens,
-        num_lookahead_tokens
+        num_lookahead_tokens,
+        dp_sync_interval,
+        prefill_schedule_interval
     );
     if native {
         absent!(

@@ -2,6 +2,9 @@
 
 use super::{Plan, StepTimeSource, WorkSource};
 use crate::profile::Facts;
+use crate::scenario::machine::Machine;
+use crate::sim::HostTimes;
+use crate::steptime::BatchShape;
 use crate::workload::synth::{LengthSource, RequestLaw};
 
 impl Plan {
@@ -32,7 +35,14 @@ impl Plan {
             ));
         }
         out.extend(self.split_limitations());
-        for machine in self.machines().into_iter().flatten() {
+        for (number, machine) in self.machines().into_iter().flatten().enumerate() {
+            let together = self.cluster().is_some_and(|c| c.steps_together(number));
+            if together && machine.host != HostTimes::default() {
+                out.push(
+                    "host times of a fit (before, between and beside steps) are left out among ranks that step together"
+                        .to_owned(),
+                );
+            }
             let new: Vec<String> = machine
                 .limitations
                 .into_iter()
@@ -77,12 +87,18 @@ impl Plan {
     /// What the scheduler does not know about how the model is split and what its layers attend to.
     fn split_limitations(&self) -> Vec<String> {
         let mut out = Vec::new();
-        let stages = self.scenario.system.parallel.pp.unwrap_or(1);
-        if stages > 1 {
-            out.push(format!(
-                "the {stages} pipeline stages count in memory and in step times that know them; batches in \
-                 different stages do not overlap here"
-            ));
+        let machines = self.machines().into_iter().flatten();
+        for (machine, (config, _)) in machines.zip(self.engines()) {
+            let stages = config.pipeline_parallel_size;
+            if stages > 1 && !knows_stages(&machine) {
+                let said = format!(
+                    "the {stages} pipeline stages take the same time each: only a roofline fit knows which layers each \
+                     has, and the LM head"
+                );
+                if !out.contains(&said) {
+                    out.push(said);
+                }
+            }
         }
         if self.deployment().is_some_and(|d| d.model.windowed_layers() > 0) {
             out.push(format!(
@@ -103,4 +119,12 @@ impl Plan {
         let doubtful = model.chain(memory_only).filter(|f| f.doubt.is_some());
         doubtful.map(|f| f.name.to_owned()).collect()
     }
+}
+
+/// Its step times say how long each stage of a pipeline takes.
+fn knows_stages(machine: &Machine) -> bool {
+    let (mut batch, mut shares) = (BatchShape::default(), Vec::new());
+    batch.add_decode(1, 0);
+    machine.step_time.stage_shares(&batch, &mut shares);
+    !shares.is_empty()
 }

@@ -51,8 +51,8 @@ pub struct Pool {
     pub max_groups: Option<u32>,
     /// Data-parallel ranks of a group: engines of their own behind its balancer.
     pub dp: Option<u32>,
-    /// These ranks step together, each step as long as the slowest one's (rules S70, S72): so it is by default for a
-    /// mixture of experts with expert parallelism.
+    /// These ranks step together, each step as long as the slowest one's (rules S70 to S73): so it is by default for a
+    /// mixture of experts with expert parallelism. Ranks without work compute dummy batches.
     pub lockstep: Option<bool>,
     /// Keys of `system` that differ in this pool.
     pub system: Option<System>,

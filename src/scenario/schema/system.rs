@@ -154,6 +154,11 @@ pub struct Engine {
     pub num_speculative_tokens: Option<u32>,
     /// KV slots reserved past the scheduled tokens (draft models).
     pub num_lookahead_tokens: Option<u32>,
+    /// Steps between two looks of ranks that step together at whether anybody has work left (vLLM 0.32 and later; before, 32).
+    pub dp_sync_interval: Option<u32>,
+    /// Ranks that step together compute prompts in every so many steps only, unless prompts had to be left waiting or nobody
+    /// decodes; 1 = in all (vLLM 0.25 and later).
+    pub prefill_schedule_interval: Option<u32>,
     /// Neuron: NxDI's name of max_model_len.
     pub seq_len: Option<u32>,
     /// Neuron: physical cores that serve as one logical core (LNC), which system.parallel.tp counts; 1 or 2.
@@ -187,7 +192,7 @@ pub struct Engine {
 pub struct Parallel {
     /// Tensor-parallel ranks.
     pub tp: Option<u32>,
-    /// Pipeline stages; they count in memory and step time, not in scheduling.
+    /// Pipeline stages: layers are dealt out as vLLM does, and as many batches are under way.
     pub pp: Option<u32>,
     /// Must be 1: replicas are cluster.pools.*.groups, data-parallel ranks of a group cluster.pools.*.dp.
     pub dp: Option<u32>,

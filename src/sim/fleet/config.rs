@@ -12,6 +12,7 @@ use crate::cluster::router::{PrefillDecider, RouterPolicy};
 use crate::cluster::topology::{Node, Placement, Topology};
 use crate::engine::vllm::VllmConfig;
 use crate::sim::{FrontEnd, HostTimes, LoadModel, Stall};
+use crate::steptime::{CaptureSizes, GraphMode};
 use crate::units::{SimDuration, SimTime};
 
 /// A cluster, its load and what befalls it.
@@ -79,6 +80,9 @@ pub struct PoolConfig {
     /// Its ranks step together, as those of a mixture of experts with expert parallelism do: a step takes what the
     /// slowest rank's takes, and a rank without work computes a dummy batch (rules S70, S72). Else they are independent.
     pub lockstep: bool,
+    /// Captured sizes and graph mode, by which ranks that step together agree how a step is launched (rule S72). Without
+    /// them each one's step takes what it would take alone.
+    pub graphs: Option<(CaptureSizes, GraphMode)>,
     /// Every rank's engine.
     pub engine: VllmConfig,
     /// Number of its step-time model among those of the run.
@@ -239,6 +243,7 @@ impl PoolConfig {
             max_groups: groups,
             dp_ranks: 1,
             lockstep: false,
+            graphs: None,
             engine,
             step_time: 0,
             host: HostTimes::default(),

@@ -2,6 +2,7 @@
 
 use super::config::{PoolConfig, PoolRole, TransferMode};
 use super::lazy::{Slot, at_replica};
+use super::waves::Wave;
 use super::world::{Event, Fleet};
 use crate::cluster::lifecycle::{Phase, Stage};
 use crate::cluster::ratio::Ratio;
@@ -59,6 +60,7 @@ pub(super) struct Group {
     pub prefill_tokens: u64,
     pub active_blocks: u32,
     block_size: u32,
+    pub wave: Wave,
 }
 
 impl Group {
@@ -190,6 +192,7 @@ impl<R: Recorder> Fleet<'_, R> {
             prefill_tokens: 0,
             active_blocks: 0,
             block_size: config.engine.block_size,
+            wave: Wave::new(config),
         });
         self.apply_slowdowns(number);
         number
@@ -283,6 +286,7 @@ impl<R: Recorder> Fleet<'_, R> {
                 .replica
                 .set_slowdown(numerator as u32, denominator as u32);
         }
+        self.idle_at_new_speed(number);
     }
 
     /// Everything on a group is lost.
@@ -313,6 +317,7 @@ impl<R: Recorder> Fleet<'_, R> {
                 slot.forget_wake();
             });
         }
+        self.break_wave(number);
         let what = format!("{}: {why}", self.group_name(number));
         self.tell("crash", Some(number), what);
         self.lose_attempts(number, incarnation);
@@ -430,6 +435,7 @@ impl<R: Recorder> Fleet<'_, R> {
     }
 
     fn stop_group(&mut self, number: u32) {
+        self.break_wave(number);
         self.groups[number as usize].incarnation += 1;
         self.become_phase(number, Phase::Stopped);
         let name = self.group_name(number);

@@ -6,9 +6,9 @@
 
 use super::world::{Event, Fleet};
 use crate::record::{Recorder, ReplicaTotals};
+use crate::sim::error::SimError;
 use crate::sim::kernel::Class;
 use crate::sim::replica::{Replica, Surroundings};
-use crate::sim::world::SimError;
 use crate::units::SimTime;
 
 /// A replica, and how far it has come.
@@ -18,15 +18,19 @@ pub(super) struct Slot {
     /// Which step-time model is its.
     pub step_time: usize,
     /// The group whose ranks it steps with.
-    wave: Option<u32>,
+    pub wave: Option<u32>,
     /// When its host last acted.
-    acted: SimTime,
+    pub acted: SimTime,
     /// When its present step ends, or its host is free.
-    wake: Option<SimTime>,
+    pub wake: Option<SimTime>,
     /// When its event comes, and its version; those of other versions are void.
     due: Option<SimTime>,
     version: u32,
-    is_touched: bool,
+    pub is_touched: bool,
+    /// When the dummy batch began that it computes now.
+    pub dummy_since: Option<SimTime>,
+    /// Place of what was last told of its dummy batches.
+    pub last_dummy: Option<usize>,
 }
 
 impl Slot {
@@ -40,6 +44,8 @@ impl Slot {
             due: None,
             version: 0,
             is_touched: false,
+            dummy_since: None,
+            last_dummy: None,
         }
     }
 
@@ -126,6 +132,8 @@ impl<R: Recorder> Fleet<'_, R> {
             }
             debug_assert!(slot.wake.is_none_or(|wake| wake >= now), "a step was missed");
             if slot.wake == Some(now) {
+                // It would have been an event of its own.
+                self.last_progress = now;
                 slot.wake = None;
                 slot.replica.wake(now, &mut around);
                 if is_settled {
@@ -172,39 +180,6 @@ impl<R: Recorder> Fleet<'_, R> {
         Ok(())
     }
 
-    /// Ranks that step together begin their next step when all of them have ended the last one. All ranks of such groups
-    /// are among the touched ones then.
-    fn start_waves(&mut self, touched: &mut Vec<u32>) {
-        let mut groups: Vec<u32> = touched
-            .iter()
-            .filter_map(|&r| self.replicas[r as usize].wave)
-            .collect();
-        groups.dedup();
-        let now = self.kernel.now();
-        for group in groups {
-            let ranks = self.groups[group as usize].replicas.clone();
-            if ranks.iter().any(|&r| self.replicas[r as usize].wake.is_some()) {
-                continue;
-            }
-            let mut slowest = None;
-            for &rank in &ranks {
-                let takes = at_replica!(self, rank, |slot, around| slot.replica.prepare(now, &mut around));
-                slowest = slowest.max(takes);
-            }
-            let Some(duration) = slowest else { continue };
-            for &rank in &ranks {
-                at_replica!(self, rank, |slot, around| {
-                    slot.wake = Some(slot.replica.launch(now, duration, &mut around));
-                    slot.acted = now;
-                    slot.is_touched = true;
-                });
-            }
-            touched.extend(ranks);
-        }
-        touched.sort_unstable();
-        touched.dedup();
-    }
-
     /// At the end of the run: takes the steps that end by then and tells of the tokens that are not told yet. Returns the
     /// end.
     pub(super) fn take_steps_left(&mut self) -> SimTime {
@@ -216,7 +191,7 @@ impl<R: Recorder> Fleet<'_, R> {
         let mut end = self.last_progress;
         for replica in 0..self.replicas.len() as u32 {
             at_replica!(self, replica, |slot, around| {
-                if leaps && slot.wake.is_some_and(|wake| wake < horizon) {
+                if leaps && slot.wave.is_none() && slot.wake.is_some_and(|wake| wake < horizon) {
                     slot.advance(horizon, &mut around);
                 }
                 end = end.max(slot.acted).max(slot.replica.last_end);

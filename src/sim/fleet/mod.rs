@@ -16,6 +16,7 @@ mod groups;
 mod jobs;
 mod lazy;
 mod push;
+mod waves;
 mod world;
 
 pub use config::{

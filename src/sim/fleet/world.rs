@@ -16,10 +16,11 @@ use crate::cluster::router::Router;
 use crate::engine::RequestId;
 use crate::record::{ClusterRecord, FullRecorder, Recorder, ReplicaTotals, RunRecord, TimelineEvent};
 use crate::rng::{Purpose, stream};
+use crate::sim::error::SimError;
 use crate::sim::kernel::{Class, Kernel};
 use crate::sim::replica::Heard;
 use crate::sim::run::StreamError;
-use crate::sim::world::{EVENTS_AT_ONCE, LoadModel, Pace, SPIN_LIMIT, SimError};
+use crate::sim::world::{EVENTS_AT_ONCE, LoadModel, Pace, SPIN_LIMIT};
 use crate::steptime::StepTime;
 use crate::units::SimTime;
 use crate::workload::trace::{Trace, TraceRequest};
@@ -431,6 +432,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
     /// Tells the recorder of what is left.
     fn end(mut self, source: Source<'_>) -> FleetRun<R> {
         let end = self.take_steps_left();
+        (0..self.groups.len() as u32).for_each(|group| self.tell_idle_until(group, end));
         for job in self.jobs.numbers() {
             if self.jobs.get(job).state != JobState::Ended {
                 self.leave_unfinished(job);

@@ -36,6 +36,7 @@ impl Replica {
         self.arrived.clear();
         (self.host, self.owes_gap, self.woke, self.polls_since) = (Host::Free, false, None, None);
         self.device_free = now;
+        self.pipeline.clear();
         self.steady_measured = 0;
     }
 }

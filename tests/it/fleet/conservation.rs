@@ -13,6 +13,7 @@ use kneeboard::cluster::router::{Index, Picker, PrefillDecider, RouterPolicy, Sc
 use kneeboard::record::Status;
 use kneeboard::sim::LoadModel;
 use kneeboard::sim::fleet::{Fate, PoolConfig, PoolRole, PoolRollout, TransferMode};
+use kneeboard::steptime::{CaptureSizes, GraphMode};
 use kneeboard::workload::trace::Prefix;
 use proptest::prelude::*;
 
@@ -119,6 +120,22 @@ fn pools(disaggregated: bool, groups: u32) -> Vec<PoolConfig> {
     }
 }
 
+/// A price, more of it in graphs that are larger or none, and later stages of a pipeline that take longer.
+#[derive(Debug)]
+pub struct Launched(pub Price);
+
+impl StepTime for Launched {
+    fn duration(&self, batch: &BatchShape) -> SimDuration {
+        let tokens = batch.launch.map_or(0, |mode| mode.computed_tokens());
+        self.0.duration(batch) + SimDuration(MS / 16) * u64::from(tokens)
+    }
+
+    fn stage_shares(&self, batch: &BatchShape, shares: &mut Vec<u64>) {
+        // As many as any pipeline here has; of other pipelines the stages are equal.
+        *shares = vec![1, 2, 3 + u64::from(batch.decode_seqs)];
+    }
+}
+
 prop_compose! {
     pub fn any_fleet()(
         (disaggregated, groups, policy) in (any::<bool>(), 2u32..5, any_policy()),
@@ -135,6 +152,7 @@ prop_compose! {
         deadline in prop::option::of(100u64..3_000),
         closed in prop::option::of(1u32..6),
         (dp, lockstep, stages, asynchronous) in (1u32..3, any::<bool>(), 1u32..4, any::<bool>()),
+        (sync, prompts_every, graphs) in (1u32..40, 1u32..5, any::<bool>()),
         scales in prop::option::of(1u32..6),
         rolls in prop::option::of((0u64..900, 0u32..2, any::<bool>())),
         threshold in prop::option::of(0u32..150),
@@ -149,6 +167,10 @@ prop_compose! {
             (pool.dp_ranks, pool.lockstep) = (dp, lockstep);
             pool.engine.pipeline_parallel_size = stages;
             pool.engine.async_scheduling = asynchronous;
+            pool.engine.dp_sync_interval = sync;
+            pool.engine.prefill_schedule_interval = prompts_every;
+            let sizes = CaptureSizes::from_list(&[1, 2, 4, 64], 128, 1);
+            pool.graphs = graphs.then_some((sizes, GraphMode::FullAndPiecewise));
         }
         let total = pools[0].groups;
         let mut config = FleetConfig::plain(pools, load);
@@ -281,7 +303,7 @@ proptest! {
 
     #[test]
     fn nothing_is_lost_through_any_faults(config in any_fleet(), trace in any_requests()) {
-        let step = Price { step: 4 * MS, prefill_token: MS / 20 };
+        let step = Launched(Price { step: 4 * MS, prefill_token: MS / 20 });
         let (record, cluster) = run_fleet(&config, &step, &trace);
         assert_conserved(&config, &trace, &record, &cluster);
         let stepped = kneeboard::sim::fleet::run(Pace::Step, &config, &[&step], &trace).unwrap();

@@ -1,6 +1,6 @@
 //! Conservation through faults while pools are scaled and rolled out, with pipelines, waves and engines that schedule ahead.
 
-use super::conservation::{any_fleet, any_requests, assert_conserved};
+use super::conservation::{Launched, any_fleet, any_requests, assert_conserved};
 use super::*;
 use kneeboard::cluster::autoscale::{Autoscaler, AutoscalerConfig, ScaleMetric, ScalePolicy, ScaleRule};
 use kneeboard::cluster::fault::{Fallback, Fault, FaultKind};
@@ -88,7 +88,7 @@ proptest! {
         for pool in &mut config.pools {
             pool.engine.async_scheduling = asynchronous;
             pool.engine.num_speculative_tokens = draft;
-            pool.lockstep = kind == 1 && !asynchronous;
+            pool.lockstep = kind == 1;
             pool.engine.pipeline_parallel_size = if kind == 2 { 2 } else { 1 };
             if !pool.lockstep {
                 let host = HostTimes { add_request: ms(add), add_request_idle: ms(add), ..HostTimes::default() };
@@ -106,7 +106,7 @@ proptest! {
         if let Some(threshold) = threshold {
             config.routing.decider = PrefillDecider::Uncached { threshold };
         }
-        let step = Price { step: 4 * MS, prefill_token: MS / 20 };
+        let step = Launched(Price { step: 4 * MS, prefill_token: MS / 20 });
         let (record, cluster) = run_fleet(&config, &step, &trace);
         assert_conserved(&config, &trace, &record, &cluster);
         let stepped = kneeboard::sim::fleet::run(Pace::Step, &config, &[&step], &trace).unwrap();
@@ -156,4 +156,23 @@ fn a_request_may_be_given_up_while_it_is_taken_in() {
             .all(|r| r.status == kneeboard::record::Status::TimedOut)
     );
     assert!(record.replicas[0].step_ends.is_empty());
+}
+
+/// The host's gap after a step ends at 35, when the only request is given up: the run ends then, not with the step's end at
+/// 34, however it got there.
+#[test]
+fn a_run_ends_with_a_gap_that_ends_as_its_last_request_is_given_up() {
+    let mut config = unified(1, roomy(8));
+    config.pools[0].host.between_steps = ms(1);
+    config.gateway.cancel_latency = ms(4);
+    config.gateway.timeouts.e2e = Some(ms(31));
+    let step = Price {
+        step: 4 * MS,
+        prefill_token: 0,
+    };
+    for pace in [Pace::Leap, Pace::Step] {
+        let (record, cluster) =
+            kneeboard::sim::fleet::run(pace, &config, &[&step], &trace(&[(0, 10, 100)])).unwrap();
+        assert_eq!((record.end, cluster.end), (at_ms(35), at_ms(35)), "{pace:?}");
+    }
 }
