@@ -11,6 +11,7 @@ mod filling;
 mod gateway;
 mod placement;
 mod pools;
+mod rollout;
 mod routing;
 mod start;
 mod transfer;

@@ -49,6 +49,9 @@ impl<R: Recorder> Fleet<'_, R> {
         let (job, leg) = (attempt.job, attempt.leg);
         self.leave_group(place);
         let rejected = self.attempts.live(place).record.status == Status::Rejected;
+        if !rejected {
+            self.tell_canaries(place, false);
+        }
         match leg {
             _ if rejected => self.attempt_failed(place, Cause::Rejected),
             Leg::Prefill => self.prefill_ended(place),
@@ -270,6 +273,7 @@ impl<R: Recorder> Fleet<'_, R> {
         let (job, leg) = (attempt.job, attempt.leg);
         self.leave_group(place);
         self.stop_reading(place);
+        self.tell_canaries(place, true);
         if leg == Leg::Prefill && self.config.transfer.local_fallback {
             self.attempts.live(place).has_ended = true;
             let j = self.jobs.get(job);
@@ -302,6 +306,9 @@ impl<R: Recorder> Fleet<'_, R> {
         for place in places {
             if self.attempts.get(place).leg != Leg::Prefill {
                 self.see_partial(job, place);
+            }
+            if !self.attempts.get(place).is_over {
+                self.tell_canaries(place, true);
             }
             self.cancel(place);
         }

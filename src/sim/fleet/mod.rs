@@ -15,6 +15,7 @@ mod gateway;
 mod groups;
 mod jobs;
 mod lazy;
+mod rollouts;
 mod world;
 
 pub use config::{
