@@ -60,6 +60,12 @@ pub enum RolloutError {
         "surge and max_unavailable are both 0, so no group can be replaced; one of them must be 1 or more"
     )]
     Stuck,
+    /// Two would undo each other's steps without end.
+    #[error("pool {pool} has more than one rollout; it can have one")]
+    Several {
+        /// Its number.
+        pool: usize,
+    },
     /// A pool of none.
     #[error("the pool has no groups, so there is nothing to roll out")]
     NoGroups,

@@ -47,6 +47,10 @@ impl Control {
     /// # Errors
     /// [`RolloutError`] for a rollout that cannot be made.
     pub fn new(config: &FleetConfig) -> Result<Self, RolloutError> {
+        let pools: Vec<usize> = config.rollouts.iter().map(|(pool, _)| *pool).collect();
+        if let Some(at) = (1..pools.len()).find(|&at| pools[..at].contains(&pools[at])) {
+            return Err(RolloutError::Several { pool: pools[at] });
+        }
         let rolls = config
             .rollouts
             .iter()

@@ -242,6 +242,17 @@ fn a_canary_that_serves_nobody_in_time_is_caught_by_its_errors() {
     );
 }
 
+#[test]
+fn a_pool_has_one_rollout() {
+    let mut config = judged(analysis(TWICE_THE_TTFT));
+    config.rollouts.extend(config.rollouts.clone());
+    let refused = run(Pace::Leap, &config, &[&PRICE], &calm()).unwrap_err();
+    assert!(
+        refused.to_string().contains("pool 0 has more than one rollout"),
+        "{refused}"
+    );
+}
+
 fn scaled_by_rate(config: &mut FleetConfig, max_groups: u32) {
     let scaler = AutoscalerConfig {
         interval: ms(100),

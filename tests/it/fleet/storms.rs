@@ -154,7 +154,11 @@ proptest! {
         let last = config.pools.len() - 1;
         config.scaling.extend(first.map(|scaler| (0, scaler)));
         config.scaling.extend(second.filter(|_| last > 0).map(|scaler| (last, scaler)));
-        config.rollouts.extend(rollout.map(|rollout| (last, rollout)));
+        if let Some(rollout) = rollout {
+            // A pool has one rollout.
+            config.rollouts.retain(|(pool, _)| *pool != last);
+            config.rollouts.push((last, rollout));
+        }
         config.faults.extend(further);
         config.faults.sort_by_key(|f| f.at);
         if let Some(threshold) = threshold {
