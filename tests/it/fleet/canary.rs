@@ -3,7 +3,9 @@
 
 use super::scaling::{PRICE, WARM, phases, warming};
 use super::*;
-use kneeboard::cluster::autoscale::{Autoscaler, AutoscalerConfig, ScaleMetric, ScalePolicy, ScaleRule};
+use kneeboard::cluster::autoscale::{
+    Autoscaler, AutoscalerConfig, ScaleMetric, ScalePolicy, ScaleRule, Schedule,
+};
 use kneeboard::cluster::fault::{Fallback, Fault, FaultKind};
 use kneeboard::cluster::lifecycle::{Phase, RestartPlan};
 use kneeboard::cluster::ratio::Ratio;
@@ -309,4 +311,21 @@ fn an_autoscaler_sets_the_size_that_a_rollout_leads_to() {
         [(1, Phase::Ready)]
     );
     assert_eq!(what(&cluster, "rollout_done").len(), 1);
+}
+
+/// A plan takes the second of two groups away at 200. By then it has served a prompt of 40 tokens with nine tokens of output,
+/// of which the last was not computed: 48 tokens, three full blocks, that nobody can find any more.
+#[test]
+fn scaling_in_loses_what_a_group_had_cached() {
+    let mut config = warming(2, 2, 20);
+    config.pools[0].engine.enable_prefix_caching = true;
+    let plan = Schedule::new(vec![(at_ms(200), 1)]).unwrap();
+    config.scaling = vec![(0, ScalePolicy::Schedule(plan))];
+    let (_, cluster) = run_both(&config, &trace(&[(0, 40, 1), (0, 40, 9), (300, 1, 1)]));
+    assert_eq!(
+        phases(&cluster, 1),
+        [(0, Phase::Ready), (200, Phase::Draining), (200, Phase::Stopped)]
+    );
+    let lost: Vec<_> = cluster.groups.iter().map(|g| g.cached_tokens_lost).collect();
+    assert_eq!(lost, [0, 48]);
 }
