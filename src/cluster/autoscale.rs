@@ -1,21 +1,28 @@
 //! Autoscaling: how many groups a pool should have, from the figures that a controller would really see.
 //!
 //! The formula, its tolerance, the windows of stabilisation and the limits of speed are those of Kubernetes'
-//! HorizontalPodAutoscaler (autoscaling/v2, with `behavior`), in its order: recommend, stabilise, limit.
+//! HorizontalPodAutoscaler (autoscaling/v2, with `behavior`), in its order: recommend, stabilise, limit. As there, the
+//! size at the first decision is the first recommendation, so nothing is taken away before a whole window has passed.
 //!
 //! *A group that starts counts as capacity.* It takes minutes to warm, and a controller that counted ready groups only
-//! would order the same groups again at every interval. So the load is spread over ready and starting groups alike, as
-//! the HPA does with pods that are not ready yet when it scales up. Draining groups are no capacity, and `max_groups`
-//! does not count them: hardware may hold a few more groups than that while some drain.
+//! would order the same groups again at every interval. How it counts is the metric's [`MetricSource`]. Draining groups
+//! are no capacity, and `max_groups` does not count them: hardware may hold a few more groups than that while some drain.
+//!
+//! *While a rollout replaces groups*, metrics are those of both revisions, and its surge counts in the tolerance; but
+//! what is decided is the size without the surge ([`Observed::rolled`]), as an HPA sets `spec.replicas` and leaves the
+//! surge to the Deployment. The bounds are on that size, so a surge above `max_groups` is not taken for too many groups.
 
 use std::collections::VecDeque;
 
 use crate::units::{SimDuration, SimTime};
 
 mod config;
+mod recommend;
 mod schedule;
 
-pub use config::{AutoscalerConfig, MaxStep, ScaleConfigError, ScaleMetric, ScaleRule, Select, StepLimit};
+pub use config::{
+    AutoscalerConfig, MaxStep, MetricSource, ScaleConfigError, ScaleMetric, ScaleRule, Select, StepLimit,
+};
 pub use schedule::{Schedule, ScheduleError};
 
 /// What was measured at one instant over the whole pool.
@@ -25,6 +32,8 @@ pub struct Reading {
     pub ready: u32,
     /// Requests that waited: in queues of the engines and of the gateway.
     pub waiting: u64,
+    /// Those of them that waited at the gateway, which no group's metrics show.
+    pub waiting_at_gateway: u64,
     /// Requests that ran.
     pub running: u64,
     /// Requests sent and not ended, as the gateway counts them.
@@ -44,16 +53,31 @@ pub struct Observed {
     pub ready: u32,
     /// Groups ordered and not yet ready; failed groups that are being replaced belong here too.
     pub starting: u32,
+    /// Those of them whose node is not there yet: their processes do not run, as those of pending pods.
+    pub pending: u32,
     /// Groups that finish what they have; no capacity.
     pub draining: u32,
+    /// While a rollout replaces groups: how many the pool is to have, those of the surge apart, as `spec.replicas` of a
+    /// Deployment. That is what is added to and taken from then; outside a rollout it is what there is.
+    pub rolled: Option<u32>,
     /// What is measured now; the controller will see it `metric_age` later.
     pub reading: Reading,
+    /// How much later than that, while a fault makes metrics stale.
+    pub stale_by: SimDuration,
 }
 
 impl Observed {
-    /// Groups that count as capacity: ready and starting.
+    /// Groups that count as capacity: ready and starting, those of a rollout's surge among them.
     pub const fn capacity(&self) -> u32 {
         self.ready.saturating_add(self.starting)
+    }
+
+    /// The size that a decision changes: what a rollout under way leads to, else the capacity.
+    pub const fn size(&self) -> u32 {
+        match self.rolled {
+            Some(total) => total,
+            None => self.capacity(),
+        }
     }
 }
 
@@ -93,13 +117,16 @@ impl ScalePolicy {
 pub struct Autoscaler {
     config: AutoscalerConfig,
     next_at: SimTime,
-    /// Readings in the order of time; the first is the one in force, the rest is not old enough yet.
+    /// The newest reading that was seen.
+    in_force: Option<Reading>,
+    /// Later ones in the order of time: they are not old enough yet.
     readings: VecDeque<(SimTime, Reading)>,
     /// Recommendations before stabilisation, as far back as the longer window.
     recommended: VecDeque<(SimTime, u32)>,
     /// Changes ordered, as far back as the longest period of a limit.
     ordered: VecDeque<(SimTime, i32)>,
     last_change: Option<(SimTime, bool)>,
+    has_begun: bool,
     changes: u32,
     reversals: u32,
 }
@@ -114,10 +141,12 @@ impl Autoscaler {
         Ok(Self {
             config,
             next_at: SimTime::ZERO,
+            in_force: None,
             readings: VecDeque::new(),
             recommended: VecDeque::new(),
             ordered: VecDeque::new(),
             last_change: None,
+            has_begun: false,
             changes: 0,
             reversals: 0,
         })
@@ -159,13 +188,16 @@ impl Autoscaler {
         }
         self.next_at = now + self.config.interval;
         self.observe(now, observed.reading);
-        let current = observed.capacity();
+        let current = observed.size();
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.recommended.push_back((now, current));
+        }
         let within = current.clamp(self.config.min_groups, self.config.max_groups);
         if within != current {
             return self.order(now, current, within);
         }
-        let reading = self.reading_in_force(now)?;
-        let recommended = self.recommend(current, &reading)?;
+        let reading = self.reading_in_force(now, observed.stale_by)?;
+        let recommended = recommend::recommend(&self.config, observed, &reading)?;
         let stable = self.stabilise(now, current, recommended);
         if self.cools_down(now) {
             return None;
@@ -178,30 +210,15 @@ impl Autoscaler {
         )
     }
 
-    /// The newest reading that is at least `metric_age` old.
-    fn reading_in_force(&mut self, now: SimTime) -> Option<Reading> {
-        let visible = |at: SimTime| at + self.config.metric_age <= now;
-        while self.readings.get(1).is_some_and(|&(at, _)| visible(at)) {
+    /// The newest reading that is at least `metric_age` old, or was once.
+    fn reading_in_force(&mut self, now: SimTime, stale_by: SimDuration) -> Option<Reading> {
+        while let Some(&(at, reading)) = self.readings.front()
+            && at + self.config.metric_age + stale_by <= now
+        {
+            self.in_force = Some(reading);
             self.readings.pop_front();
         }
-        self.readings
-            .front()
-            .filter(|&&(at, _)| visible(at))
-            .map(|&(_, reading)| reading)
-    }
-
-    /// `ceil(current * metric / target)`, and `current` within the tolerance. With spare groups the formula rules the
-    /// others: `ceil((current - spare) * metric / target) + spare`. None when the metric cannot be known.
-    fn recommend(&self, current: u32, reading: &Reading) -> Option<u32> {
-        let config = &self.config;
-        let needed = config.metric.total(reading)? / config.target;
-        let serving = current.saturating_sub(config.spare);
-        if serving > 0 && (needed / f64::from(serving) - 1.0).abs() <= config.tolerance + ROUNDING {
-            return Some(current);
-        }
-        // Saturates far beyond `max_groups`, which the caller applies.
-        let groups = (needed * (1.0 - ROUNDING)).ceil() as u32;
-        Some(groups.saturating_add(config.spare))
+        self.in_force
     }
 
     /// The least of the recommendations in the window to go up, the greatest in the window to go down.
@@ -272,9 +289,6 @@ impl Autoscaler {
         Some(change)
     }
 }
-
-/// Relative slack for products such as 10 * 0.9 / 0.3 that land a bit above the whole number meant.
-const ROUNDING: f64 = 1e-9;
 
 #[cfg(test)]
 #[path = "autoscale_tests.rs"]

@@ -106,6 +106,7 @@ fn sums_and_means_are_told_apart() {
     let reading = Reading {
         ready: 4,
         waiting: 30,
+        waiting_at_gateway: 0,
         running: 100,
         in_flight: 130,
         kv_usage: 0.6,
@@ -124,6 +125,116 @@ fn sums_and_means_are_told_apart() {
     assert_eq!(wanted(ScaleMetric::RequestRate, 1.5), Some(4));
     assert_eq!(wanted(ScaleMetric::KvUsage, 0.4), Some(2));
     assert_eq!(wanted(ScaleMetric::QueueAge, 5.0), Some(4));
+}
+
+/// So many groups that are ready and were read, run without having told anything, and are pending, which need so many
+/// groups in all.
+fn of_groups(ready: u32, missing: u32, pending: u32, needed: u64) -> Observed {
+    Observed {
+        pending,
+        ..waiting(ready, missing + pending, 10 * needed)
+    }
+}
+
+/// Kubernetes, "Algorithm details": pods that are not ready are set aside, and when that would scale up, "the controller
+/// conservatively assumes that not-yet-ready pods are consuming 0% of the desired metric, further dampening the magnitude
+/// of a scale up". Pods that miss metrics are assumed to be "at 100% of the desired value in case of a scale down, and 0%
+/// in case of a scale up". And "if the new ratio reverses the scale direction, or is within the tolerance, the controller
+/// doesn't take any scaling action".
+#[test]
+fn groups_without_metrics_are_assumed_to_change_least() {
+    let config = AutoscalerConfig {
+        source: MetricSource::Pods,
+        ..eager(ScaleMetric::WaitingPerGroup, 10.0, 100)
+    };
+    let decided =
+        |ready, missing, pending, needed| first(config.clone(), &of_groups(ready, missing, pending, needed));
+    // All told: 4 * 1.5 = 6.
+    assert_eq!(decided(4, 0, 0, 6), Some(2));
+    // Up, pending: 6 needed of 4 and 1 at 0: 6 / 5 = 1.2, so 6 again, of which one is there already.
+    assert_eq!(decided(4, 0, 1, 6), Some(1));
+    // Up, missing: the same.
+    assert_eq!(decided(4, 1, 0, 6), Some(1));
+    // Up, but with those that come it is enough (6 / 6), or more than that (6 / 8 turns round): nothing.
+    assert_eq!(decided(4, 1, 1, 6), None);
+    assert_eq!(decided(4, 2, 2, 6), None);
+    // Down, pending: they are left out: 4 ready at half the target need 2 of the 6 there are.
+    assert_eq!(decided(4, 0, 2, 2), Some(-4));
+    // Down, missing: two more are assumed at the target: (2 + 2) / 6, so 4.
+    assert_eq!(decided(4, 2, 0, 2), Some(-2));
+    // At the target: four that come are not sent away. Divided among all it would be half of it.
+    assert_eq!(decided(4, 0, 4, 4), None);
+    let external = AutoscalerConfig {
+        source: MetricSource::External,
+        ..config.clone()
+    };
+    assert_eq!(first(external, &of_groups(4, 0, 4, 4)), Some(-4));
+    // "did not receive metrics for any ready pods".
+    assert_eq!(decided(0, 3, 0, 9), None);
+}
+
+/// The gateway's queue is in nobody's own metrics.
+#[test]
+fn groups_tell_of_their_own_queues() {
+    let config = AutoscalerConfig {
+        source: MetricSource::Pods,
+        ..eager(ScaleMetric::WaitingPerGroup, 10.0, 100)
+    };
+    let mut observed = waiting(2, 0, 60);
+    observed.reading.waiting_at_gateway = 40;
+    assert_eq!(first(config.clone(), &observed), None);
+    observed.reading.waiting_at_gateway = 30;
+    assert_eq!(first(config.clone(), &observed), Some(1));
+    let of_the_gateway = AutoscalerConfig {
+        metric: ScaleMetric::QueueAge,
+        ..config
+    };
+    assert_eq!(of_the_gateway.check(), Err(ScaleConfigError::NotOfGroups));
+}
+
+/// A controller that begins records the size as its first recommendation (`recordInitialRecommendation` of Kubernetes'
+/// horizontal.go), so an empty pool is not sent home before the window of 300 s has passed.
+#[test]
+fn nothing_is_taken_away_before_a_whole_window_has_passed() {
+    let config = AutoscalerConfig::kubernetes(ScaleMetric::KvUsage, 0.5, 1, 10);
+    let mut scaler = Autoscaler::new(config).unwrap();
+    for step in 0..20 {
+        assert_eq!(scaler.decide(secs(15 * step), &kv(4, 0.0)), None, "{step}");
+    }
+    assert_eq!(scaler.decide(secs(300), &kv(4, 0.0)), Some(-3));
+}
+
+/// Eight groups and a surge of two, at the load of eight: 8 / 10 is outside the tolerance, and asks for the eight that the
+/// pool is to have anyway. The ceiling is on those eight, too.
+#[test]
+fn the_surge_of_a_rollout_is_not_too_many_groups() {
+    let config = eager(ScaleMetric::WaitingPerGroup, 10.0, 8);
+    let rolling = |needed| Observed {
+        rolled: Some(8),
+        ..of_groups(8, 2, 0, needed)
+    };
+    assert_eq!(first(config.clone(), &rolling(8)), None);
+    assert_eq!(first(config.clone(), &rolling(6)), Some(-2));
+    let larger = AutoscalerConfig {
+        max_groups: 20,
+        ..config
+    };
+    assert_eq!(first(larger, &rolling(12)), Some(4));
+}
+
+/// While a fault makes metrics stale nothing newer is seen, and what was seen once is not forgotten.
+#[test]
+fn stale_metrics_reach_the_autoscaler_late() {
+    let mut scaler = Autoscaler::new(eager(ScaleMetric::WaitingPerGroup, 4.0, 100)).unwrap();
+    let stale = |load| Observed {
+        stale_by: span(60),
+        ..waiting(2, 0, load)
+    };
+    assert_eq!(scaler.decide(secs(0), &waiting(2, 0, 8)), None);
+    for s in [15, 30, 45, 60] {
+        assert_eq!(scaler.decide(secs(s), &stale(40)), None, "{s}");
+    }
+    assert_eq!(scaler.decide(secs(75), &stale(40)), Some(8));
 }
 
 #[test]

@@ -4,10 +4,23 @@
 //! and never starts above `total + surge` existing ones. Unlike Kubernetes by default, draining groups exist: a group of
 //! accelerators is not free before its last stream has ended.
 //!
-//! The state machine knows nothing but counts. Its caller tells it how the fleet is, does what it says, and asks again
-//! whenever a count changes and at [`Rollout::wake`].
+//! A canary may be judged ([`Analysis`]): one that breaks its limits is rolled back, one that holds them is followed by
+//! the rest. A rollback keeps both bounds, too.
+//!
+//! The state machine knows nothing but counts and, of a canary that is judged, the requests that ended. Its caller tells
+//! it how the fleet is, does what it says, and asks again whenever a count changes and at [`Rollout::wake`].
+//!
+//! *With an autoscaler on the same pool*, the total is what the autoscaler sets ([`Rollout::set_total`]), as an HPA sets
+//! a Deployment's `spec.replicas`; surge and draining groups come on top of it.
 
 use crate::units::{SimDuration, SimTime};
+
+mod analysis;
+
+pub use analysis::{
+    Analysis, AnalysisError, CanaryLimits, Check, Compared, Ended, Evidence, Tally, Undecided,
+};
+use analysis::{Judge, Verdict};
 
 /// A first few groups of the new revision, watched before the rest follows. They replace as many old ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -16,8 +29,10 @@ pub struct Canary {
     pub groups: u32,
     /// Share of the traffic that they get while they are watched, 0 to 1.
     pub share: f64,
-    /// How long all of them must have been ready, without a break, before the rest follows.
+    /// How long all of them must have been ready, without a break, before the rest follows: its bake time.
     pub hold: SimDuration,
+    /// How it is judged meanwhile; without it the rest follows whatever happens.
+    pub analysis: Option<Analysis>,
 }
 
 /// How a rollout goes.
@@ -45,6 +60,12 @@ pub enum RolloutError {
         "surge and max_unavailable are both 0, so no group can be replaced; one of them must be 1 or more"
     )]
     Stuck,
+    /// Two would undo each other's steps without end.
+    #[error("pool {pool} has more than one rollout; it can have one")]
+    Several {
+        /// Its number.
+        pool: usize,
+    },
     /// A pool of none.
     #[error("the pool has no groups, so there is nothing to roll out")]
     NoGroups,
@@ -59,6 +80,9 @@ pub enum RolloutError {
     /// The canary's share is no share.
     #[error("the canary's share is {0}; it must be between 0 and 1")]
     CanaryShare(f64),
+    /// The canary's analysis makes no sense.
+    #[error("the canary's analysis: {0}")]
+    Analysis(#[from] AnalysisError),
 }
 
 /// The groups of a pool by revision. Those that failed and are gone are in no count.
@@ -95,8 +119,14 @@ impl FleetState {
 }
 
 /// What the caller has to do, in this order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Action {
+    /// The canary held its limits for as long as it was watched. Said once, as the other two verdicts are.
+    CanaryPassed(Evidence),
+    /// The canary broke its limits, or was not ready in time.
+    CanaryFailed(Evidence),
+    /// The canary was watched long enough, but no check could tell anything.
+    CanaryUndecided(Evidence),
     /// The new revision is given up: from now on the old one comes back. Said once.
     RollBack,
     /// Start so many groups of the new revision.
@@ -145,9 +175,14 @@ pub struct Rollout {
     config: RolloutConfig,
     total: u32,
     phase: RolloutPhase,
-    /// Since when all of the canary is ready.
+    /// Since when all of the canary is ready, or is not.
     canary_since: Option<SimTime>,
+    canary_missing_since: Option<SimTime>,
+    judge: Option<Judge>,
+    /// It has been said that the canary is undecided.
+    is_undecided: bool,
     rejected: bool,
+    rolled_back: bool,
 }
 
 impl Rollout {
@@ -170,13 +205,20 @@ impl Rollout {
             if !(0.0..=1.0).contains(&canary.share) {
                 return Err(RolloutError::CanaryShare(canary.share));
             }
+            if let Some(analysis) = canary.analysis {
+                analysis.check(canary.hold)?;
+            }
         }
         Ok(Self {
             config,
             total,
             phase: RolloutPhase::Waiting,
             canary_since: None,
+            canary_missing_since: None,
+            judge: config.canary.and_then(|c| c.analysis).map(Judge::new),
+            is_undecided: false,
             rejected: false,
+            rolled_back: false,
         })
     }
 
@@ -190,6 +232,38 @@ impl Rollout {
         self.phase
     }
 
+    /// Groups that the pool is to have, those of the surge apart.
+    pub const fn total(&self) -> u32 {
+        self.total
+    }
+
+    /// It replaces groups now: it has begun and is not done.
+    pub const fn is_under_way(&self) -> bool {
+        matches!(
+            self.phase,
+            RolloutPhase::Canary | RolloutPhase::Rolling | RolloutPhase::RollingBack
+        )
+    }
+
+    /// It went back, or is on its way back, to the old revision.
+    pub const fn is_rolled_back(&self) -> bool {
+        self.rolled_back
+    }
+
+    /// A canary is judged now: requests that end have to be told to [`Self::observe`].
+    pub const fn is_judging(&self) -> bool {
+        self.judge.is_some() && matches!(self.phase, RolloutPhase::Canary)
+    }
+
+    /// A request ended at a group of the pool; in the order of time.
+    pub fn observe(&mut self, ended: Ended) {
+        if self.is_judging()
+            && let Some(judge) = &mut self.judge
+        {
+            judge.observe(ended);
+        }
+    }
+
     /// The pool is to have another number of groups from now on (an autoscaler's wish); 0 is taken as 1.
     pub fn set_total(&mut self, total: u32) {
         self.total = total.max(1);
@@ -201,7 +275,11 @@ impl Rollout {
     }
 
     /// Share of the traffic for the new revision while its canary is watched; none when groups are to be treated alike.
+    /// Nothing goes to a canary that was given up (Argo Rollouts and Flagger set its weight to 0 at once).
     pub fn canary_share(&self) -> Option<f64> {
+        if self.phase == RolloutPhase::RollingBack && self.config.canary.is_some() {
+            return Some(0.0);
+        }
         let canary = self
             .config
             .canary
@@ -213,9 +291,25 @@ impl Rollout {
     pub fn wake(&self) -> Option<SimTime> {
         match self.phase {
             RolloutPhase::Waiting => Some(self.config.at),
-            RolloutPhase::Canary => Some(self.canary_since? + self.config.canary?.hold),
+            RolloutPhase::Canary => self.canary_wake(),
             RolloutPhase::Rolling | RolloutPhase::RollingBack | RolloutPhase::Done => None,
         }
+    }
+
+    fn canary_wake(&self) -> Option<SimTime> {
+        let hold = self.config.canary?.hold;
+        // Once it waits for a check that can tell, only checks matter.
+        let held = self
+            .canary_since
+            .filter(|_| !self.is_undecided)
+            .map(|at| at + hold);
+        let judge = self.judge.as_ref();
+        let check = judge.and_then(Judge::next_check);
+        let deadline = self
+            .canary_missing_since
+            .zip(judge)
+            .map(|(at, judge)| at + judge.analysis().progress_deadline);
+        [held, check, deadline].into_iter().flatten().min()
     }
 
     /// What to do now. What it says is taken as done: starting and draining groups must be in the next state.
@@ -260,19 +354,59 @@ impl Rollout {
                 None => RolloutPhase::Rolling,
             };
         }
+        if let (RolloutPhase::Canary, Some(canary)) = (self.phase, self.config.canary) {
+            self.watch(now, state, canary, actions);
+        }
         if self.rejected && matches!(self.phase, RolloutPhase::Canary | RolloutPhase::Rolling) {
             self.phase = RolloutPhase::RollingBack;
+            self.rolled_back = true;
             actions.push(Action::RollBack);
         }
-        if let (RolloutPhase::Canary, Some(canary)) = (self.phase, self.config.canary) {
-            // A pool that shrank below the canary is all canary.
-            let all_ready = state.new_ready >= self.canary_groups();
-            self.canary_since = all_ready.then(|| self.canary_since.unwrap_or(now));
-            if self
-                .canary_since
-                .is_some_and(|since| now.since(since) >= canary.hold)
-            {
+    }
+
+    /// Looks at the canary: whether all of it is ready, what its checks say, and whether it was watched long enough.
+    fn watch(&mut self, now: SimTime, state: &FleetState, canary: Canary, actions: &mut Vec<Action>) {
+        // A pool that shrank below the canary is all canary.
+        let all_ready = state.new_ready >= self.canary_groups();
+        self.canary_since = all_ready.then(|| self.canary_since.unwrap_or(now));
+        self.canary_missing_since = (!all_ready).then(|| self.canary_missing_since.unwrap_or(now));
+        let is_held = self
+            .canary_since
+            .is_some_and(|since| now.since(since) >= canary.hold);
+        let missing_for = self.canary_missing_since.map(|since| now.since(since));
+        let Some(judge) = &mut self.judge else {
+            if is_held {
                 self.phase = RolloutPhase::Rolling;
+            }
+            return;
+        };
+        if all_ready {
+            judge.begin(now);
+        }
+        judge.check(now);
+        let (verdict, evidence) = (judge.verdict(), judge.evidence());
+        if verdict == Verdict::Failed {
+            self.rejected = true;
+            actions.push(Action::CanaryFailed(evidence));
+        } else if let Some(not_ready_for) = missing_for.filter(|&m| m >= judge.analysis().progress_deadline) {
+            self.rejected = true;
+            let not_ready_for = Some(not_ready_for);
+            actions.push(Action::CanaryFailed(Evidence {
+                not_ready_for,
+                ..evidence
+            }));
+        } else if is_held && verdict == Verdict::Passed {
+            self.phase = RolloutPhase::Rolling;
+            actions.push(Action::CanaryPassed(evidence));
+        } else if is_held {
+            let undecided = judge.analysis().undecided;
+            if !std::mem::replace(&mut self.is_undecided, true) {
+                actions.push(Action::CanaryUndecided(evidence));
+            }
+            match undecided {
+                Undecided::Wait => {}
+                Undecided::Promote => self.phase = RolloutPhase::Rolling,
+                Undecided::RollBack => self.rejected = true,
             }
         }
     }

@@ -41,7 +41,10 @@ fn apply(state: &mut FleetState, actions: &[Action]) -> bool {
                 state.new_ready -= n - cancelled;
                 state.new_draining += n - cancelled;
             }
-            Action::RollBack => {}
+            Action::RollBack
+            | Action::CanaryPassed(_)
+            | Action::CanaryFailed(_)
+            | Action::CanaryUndecided(_) => {}
             Action::Done => return true,
         }
     }
@@ -101,6 +104,7 @@ fn a_canary_is_watched_before_the_rest_follows() {
         groups: 1,
         share: 0.1,
         hold: SimDuration::from_millis(60_000),
+        analysis: None,
     };
     let with_canary = RolloutConfig {
         at: secs(10),
@@ -143,6 +147,7 @@ fn a_rejected_canary_is_rolled_back() {
         groups: 2,
         share: 0.5,
         hold: SimDuration::from_millis(60_000),
+        analysis: None,
     };
     let with_canary = RolloutConfig {
         canary: Some(canary),
@@ -171,6 +176,163 @@ fn a_rejected_canary_is_rolled_back() {
     assert_eq!(rollout.next(secs(14), &state), []);
 }
 
+/// One group of four, watched for 60 s; a check every 20 s needs two requests of each revision, of which TTFT may double.
+fn judged(undecided: Undecided) -> Rollout {
+    let limits = CanaryLimits {
+        ttft_ratio: Some(2.0),
+        ..CanaryLimits::default()
+    };
+    let analysis = Analysis {
+        interval: SimDuration::from_millis(20_000),
+        min_requests: 2,
+        undecided,
+        progress_deadline: SimDuration::from_millis(300_000),
+        ..Analysis::usual(limits)
+    };
+    let canary = Canary {
+        groups: 1,
+        share: 0.25,
+        hold: SimDuration::from_millis(60_000),
+        analysis: Some(analysis),
+    };
+    let config = RolloutConfig {
+        canary: Some(canary),
+        ..config(1, 0)
+    };
+    Rollout::new(config, 4).unwrap()
+}
+
+/// Two requests of each revision.
+fn four(rollout: &mut Rollout, at_s: u64, new_ms: u64, old_ms: u64) {
+    for (by_new, ttft) in [(true, new_ms), (false, old_ms)].repeat(2) {
+        let ttft = SimDuration::from_millis(ttft);
+        rollout.observe(Ended {
+            at: secs(at_s),
+            by_new,
+            failed: false,
+            latencies: [Some(ttft); 3],
+        });
+    }
+}
+
+/// The canary of [`judged`], ready at 10 s in the place of an old group.
+fn watched(undecided: Undecided) -> (Rollout, FleetState) {
+    let mut rollout = judged(undecided);
+    rollout.next(secs(0), &old(4));
+    let with_canary = FleetState {
+        new_ready: 1,
+        ..old(4)
+    };
+    assert_eq!(rollout.next(secs(10), &with_canary), [Action::DrainOld(1)]);
+    assert_eq!((rollout.is_judging(), rollout.wake()), (true, Some(secs(30))));
+    let state = FleetState {
+        new_ready: 1,
+        ..old(3)
+    };
+    (rollout, state)
+}
+
+#[test]
+fn a_canary_that_holds_its_limits_is_followed_by_the_rest() {
+    let (mut rollout, state) = watched(Undecided::Wait);
+    four(&mut rollout, 12, 200, 100);
+    assert_eq!(rollout.next(secs(30), &state), []);
+    assert_eq!(rollout.wake(), Some(secs(50)));
+    assert_eq!(rollout.next(secs(50), &state), []);
+    // Watched until 70 s, where a third check is due, too.
+    let actions = rollout.next(secs(70), &state);
+    let [Action::CanaryPassed(evidence), Action::StartNew(1)] = actions[..] else {
+        panic!("{actions:?}");
+    };
+    assert_eq!((evidence.passed, evidence.failed, evidence.unknown), (1, 0, 2));
+    assert!(!rollout.is_judging() && !rollout.is_rolled_back());
+}
+
+#[test]
+fn a_canary_that_breaks_a_limit_is_rolled_back_at_once() {
+    let (mut rollout, mut state) = watched(Undecided::Wait);
+    four(&mut rollout, 12, 201, 100);
+    let actions = rollout.next(secs(30), &state);
+    let [
+        Action::CanaryFailed(evidence),
+        Action::RollBack,
+        Action::StartOld(1),
+    ] = actions[..]
+    else {
+        panic!("{actions:?}");
+    };
+    assert_eq!((evidence.passed, evidence.failed), (0, 1));
+    // Nothing is sent to it any more, but it counts as ready until an old one is.
+    assert_eq!(rollout.canary_share(), Some(0.0));
+    state.old_starting = 1;
+    assert_eq!(rollout.next(secs(40), &state), []);
+    (state.old_starting, state.old_ready) = (0, 4);
+    assert_eq!(rollout.next(secs(50), &state), [Action::DrainNew(1)]);
+    (state.new_ready, state.new_draining) = (0, 1);
+    assert_eq!(rollout.next(secs(51), &state), []);
+    state.new_draining = 0;
+    assert_eq!(rollout.next(secs(52), &state), [Action::Done]);
+    assert!(rollout.is_rolled_back());
+}
+
+#[test]
+fn an_undecided_canary_does_what_it_was_told() {
+    let undecided = |rollout: &mut Rollout, state: &FleetState| {
+        rollout.next(secs(30), state);
+        rollout.next(secs(50), state);
+        let mut actions = rollout.next(secs(70), state);
+        assert!(
+            matches!(actions.remove(0), Action::CanaryUndecided(e) if (e.passed, e.failed, e.unknown) == (0, 0, 3))
+        );
+        actions
+    };
+    let (mut promoted, state) = watched(Undecided::Promote);
+    assert_eq!(undecided(&mut promoted, &state), [Action::StartNew(1)]);
+    let (mut back, state) = watched(Undecided::RollBack);
+    assert_eq!(
+        undecided(&mut back, &state),
+        [Action::RollBack, Action::StartOld(1)]
+    );
+    // It waits for a check that can tell, and says so once.
+    let (mut waits, state) = watched(Undecided::Wait);
+    assert_eq!(undecided(&mut waits, &state), []);
+    assert_eq!(waits.wake(), Some(secs(90)));
+    assert_eq!(waits.next(secs(90), &state), []);
+    four(&mut waits, 95, 100, 100);
+    let actions = waits.next(secs(110), &state);
+    assert!(
+        matches!(actions[..], [Action::CanaryPassed(_), Action::StartNew(1)]),
+        "{actions:?}"
+    );
+}
+
+#[test]
+fn a_canary_that_is_never_ready_fails_at_its_deadline() {
+    let mut rollout = judged(Undecided::Promote);
+    assert_eq!(rollout.next(secs(0), &old(4)), [Action::StartNew(1)]);
+    let mut state = FleetState {
+        new_starting: 1,
+        ..old(4)
+    };
+    assert_eq!(rollout.next(secs(299), &state), []);
+    assert_eq!(rollout.wake(), Some(secs(300)));
+    let actions = rollout.next(secs(300), &state);
+    let [
+        Action::CanaryFailed(evidence),
+        Action::RollBack,
+        Action::DrainNew(1),
+    ] = actions[..]
+    else {
+        panic!("{actions:?}");
+    };
+    assert_eq!(
+        evidence.to_string(),
+        "not ready for 300.000 s, its progress deadline"
+    );
+    state.new_starting = 0;
+    assert_eq!(rollout.next(secs(301), &state), [Action::Done]);
+}
+
 #[test]
 fn it_is_not_done_while_anything_drains() {
     let mut rollout = Rollout::new(config(1, 1), 2).unwrap();
@@ -195,6 +357,7 @@ fn rollouts_that_cannot_move_are_refused() {
             groups,
             share,
             hold: SimDuration::ZERO,
+            analysis: None,
         });
         Rollout::new(
             RolloutConfig {
@@ -218,16 +381,22 @@ struct Fate {
     drained: u32,
     dies: Option<bool>,
     reject: bool,
+    /// Requests of the new revision and of the old one, with these TTFTs in ms.
+    served: [u64; 2],
 }
 
 fn fate() -> impl Strategy<Value = Fate> {
     let dies = prop_oneof![9 => Just(None), 1 => any::<bool>().prop_map(Some)];
-    (0u32..4, 0u32..4, dies, prop::bool::weighted(0.01)).prop_map(|(ready, drained, dies, reject)| Fate {
-        ready,
-        drained,
-        dies,
-        reject,
-    })
+    let served = [1u64..40, 1u64..40];
+    (0u32..4, 0u32..4, dies, prop::bool::weighted(0.01), served).prop_map(
+        |(ready, drained, dies, reject, served)| Fate {
+            ready,
+            drained,
+            dies,
+            reject,
+            served,
+        },
+    )
 }
 
 fn suffer(state: &mut FleetState, fate: Fate) {
@@ -251,26 +420,34 @@ proptest! {
         surge in 0u32..5,
         max_unavailable in 0u32..5,
         canary in prop::option::of((1u32..20, 0u64..30)),
+        judged in prop::option::of((1u64..9, 0u32..3, 0u64..60)),
         fates in prop::collection::vec(fate(), 0..60),
     ) {
         prop_assume!(surge + max_unavailable > 0);
         let canary = canary.map(|(groups, hold)| Canary {
             groups: 1 + groups % total,
             share: 0.2,
-            hold: SimDuration::from_millis(1000 * hold),
+            hold: SimDuration::from_millis(1000 * hold.max(judged.map_or(0, |(interval, ..)| interval))),
+            analysis: judged.map(|(interval, failure_limit, deadline)| Analysis {
+                interval: SimDuration::from_millis(1000 * interval),
+                min_requests: 2,
+                failure_limit,
+                progress_deadline: SimDuration::from_millis(1000 * deadline),
+                ..Analysis::usual(CanaryLimits { ttft_ratio: Some(1.5), ..CanaryLimits::default() })
+            }),
         });
         let config = RolloutConfig { canary, ..config(surge, max_unavailable) };
         let mut rollout = Rollout::new(config, total).unwrap();
         let mut state = old(total);
-        let calm = Fate { ready: 1, drained: 1, dies: None, reject: false };
+        let calm = Fate { ready: 1, drained: 1, dies: None, reject: false, served: [20, 20] };
         let rest = std::iter::repeat_n(calm, 1000);
-        let (mut done, mut rejected) = (false, false);
+        let mut done = false;
         for (s, fate) in fates.into_iter().chain(rest).enumerate() {
             suffer(&mut state, fate);
             if fate.reject {
                 rollout.reject();
-                rejected = true;
             }
+            four(&mut rollout, s as u64, fate.served[0], fate.served[1]);
             let before = state;
             done = apply(&mut state, &rollout.next(secs(s as u64), &before));
             prop_assert!(state.existing() <= total + surge);
@@ -282,7 +459,7 @@ proptest! {
             }
         }
         prop_assert!(done, "{state:?}");
-        let (ready, gone) = if rejected { (state.old_ready, state.new_ready) } else { (state.new_ready, state.old_ready) };
+        let (ready, gone) = if rollout.is_rolled_back() { (state.old_ready, state.new_ready) } else { (state.new_ready, state.old_ready) };
         prop_assert_eq!((ready, gone, state.existing()), (total, 0, total));
     }
 }

@@ -299,6 +299,9 @@ pub trait Engine: std::fmt::Debug + Send {
     /// Forgets the content of every cached block that nobody uses (rules K12, K17).
     fn flush_cache(&mut self);
 
+    /// Full blocks whose content the prefix cache could still give to a request. Costs by the blocks: not for every step.
+    fn cached_blocks(&self) -> u32;
+
     /// Tokens of a request's prompt that the prefix cache holds now (rules K31, K32). Nothing that can be observed
     /// changes.
     fn cached_tokens(&mut self, request: &TraceRequest, id: RequestId) -> u32;

@@ -206,6 +206,11 @@ impl KvCache {
         (table.held, table.registered) = (0, 0);
     }
 
+    /// Blocks with content that a request could find, equal ones each; 0 without prefix caching. Costs by the blocks.
+    pub fn cached(&self) -> u32 {
+        self.prefix.as_ref().map_or(0, PrefixCache::cached)
+    }
+
     /// Forgets the content of every block that nobody holds; the order of the free queue stays (rule K17).
     pub fn flush(&mut self) {
         if let Some(prefix) = &mut self.prefix {

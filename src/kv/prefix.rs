@@ -117,6 +117,11 @@ impl PrefixCache {
         }
     }
 
+    /// Blocks with content that a request could find.
+    pub(super) fn cached(&self) -> u32 {
+        self.blocks.iter().filter(|b| b.chain != NONE).count() as u32
+    }
+
     /// Nobody holds the block: it is a hit candidate in the free queue (rule K12).
     pub(super) fn is_free(&self, block: BlockId) -> bool {
         self.blocks[block as usize].refs == 0

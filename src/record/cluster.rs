@@ -44,6 +44,8 @@ pub struct GroupRecord {
     pub revision: u32,
     /// Its phases and when each began, by time.
     pub phases: Vec<(SimTime, Phase)>,
+    /// Tokens in full blocks of its prefix caches that went with it when it had drained; a crash is not counted.
+    pub cached_tokens_lost: u64,
 }
 
 /// One line of the failure timeline.

@@ -1,5 +1,6 @@
 //! Clusters: degenerate cases, conservation through faults, hand-worked timelines.
 
+mod canary;
 mod closed_forms;
 mod conservation;
 mod degenerate;

@@ -21,6 +21,18 @@ pub enum ScaleMetric {
     QueueAge,
 }
 
+/// Who tells the metric, and so which groups count: the kinds of an HPA's metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MetricSource {
+    /// One figure for the whole pool, as from a query to Prometheus (`External` with an `AverageValue`, which is what KEDA
+    /// makes): it is divided among all groups that there are, ready or not.
+    #[default]
+    External,
+    /// A figure of each group, told by itself (`Pods`): groups that are not ready yet have none, and are assumed to be
+    /// such as to change least.
+    Pods,
+}
+
 impl ScaleMetric {
     /// The metric summed over groups: what the pool as a whole has to carry. A mean is multiplied by the groups that it
     /// was taken over. None when it is no number or nobody was there to measure.
@@ -35,6 +47,22 @@ impl ScaleMetric {
             Self::QueueAge => over_ready(reading.oldest_waiting.as_secs_f64())?,
         };
         (total.is_finite() && total >= 0.0).then_some(total)
+    }
+
+    /// The same of what groups tell themselves: the gateway's queue is not among it.
+    pub(super) fn total_of_groups(self, reading: &Reading) -> Option<f64> {
+        self.total(&Reading {
+            waiting: reading.waiting.saturating_sub(reading.waiting_at_gateway),
+            ..*reading
+        })
+    }
+
+    /// Whether groups tell it themselves.
+    const fn is_of_groups(self) -> bool {
+        matches!(
+            self,
+            Self::WaitingPerGroup | Self::RunningPerGroup | Self::KvUsage
+        )
     }
 }
 
@@ -123,6 +151,8 @@ impl ScaleRule {
 pub struct AutoscalerConfig {
     /// What is measured.
     pub metric: ScaleMetric,
+    /// Who tells it.
+    pub source: MetricSource,
     /// What it should be, in the unit of the metric.
     pub target: f64,
     /// Relative distance from the target within which nothing changes (Kubernetes: 0.1).
@@ -153,6 +183,7 @@ impl AutoscalerConfig {
         let limit = |max| StepLimit { max, per };
         Self {
             metric,
+            source: MetricSource::External,
             target,
             tolerance: 0.1,
             min_groups,
@@ -183,6 +214,9 @@ impl AutoscalerConfig {
         }
         if !(self.tolerance.is_finite() && self.tolerance >= 0.0) {
             return Err(ScaleConfigError::Tolerance(self.tolerance));
+        }
+        if self.source == MetricSource::Pods && !self.metric.is_of_groups() {
+            return Err(ScaleConfigError::NotOfGroups);
         }
         if self.min_groups == 0 {
             return Err(ScaleConfigError::NoFloor);
@@ -220,6 +254,12 @@ pub enum ScaleConfigError {
     /// Tolerance is negative or no number.
     #[error("tolerance is {0}; it must be 0 or more (Kubernetes uses 0.1)")]
     Tolerance(f64),
+    /// Groups do not know this metric.
+    #[error(
+        "the metric is the gateway's, so groups cannot tell it; with source pods it is waiting-per-group, running-per-group \
+         or kv-usage"
+    )]
+    NotOfGroups,
     /// The warm floor is missing.
     #[error("min_groups is 0; at least 1 group must stay, or nothing would be measured")]
     NoFloor,

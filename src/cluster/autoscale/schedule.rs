@@ -65,7 +65,7 @@ impl Schedule {
     /// Groups to add or to drain; ready and starting groups count.
     pub fn decide(&self, now: SimTime, observed: &Observed) -> Option<i32> {
         let wanted = i64::from(self.groups_at(now)?);
-        i32::try_from(wanted - i64::from(observed.capacity()))
+        i32::try_from(wanted - i64::from(observed.size()))
             .ok()
             .filter(|&change| change != 0)
     }

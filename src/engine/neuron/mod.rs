@@ -89,6 +89,10 @@ impl Engine for NeuronEngine {
         self.base.flush_cache();
     }
 
+    fn cached_blocks(&self) -> u32 {
+        self.base.cached_blocks()
+    }
+
     fn cached_tokens(&mut self, request: &TraceRequest, id: RequestId) -> u32 {
         self.base.cached_tokens(request, id)
     }

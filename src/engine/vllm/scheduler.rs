@@ -431,6 +431,10 @@ impl Engine for VllmEngine {
         self.kv.flush();
     }
 
+    fn cached_blocks(&self) -> u32 {
+        self.kv.cached()
+    }
+
     fn cached_tokens(&mut self, request: &TraceRequest, id: RequestId) -> u32 {
         let stream = TokenStream::new(id, request.input_tokens, request.prefix);
         self.kv.look_up(&stream, request.input_tokens, self.config.eagle)

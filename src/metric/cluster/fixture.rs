@@ -48,6 +48,7 @@ pub fn replica(steps: &[(u64, u64, u32)], prefill_s: u64, decode_s: u64) -> Repl
 
 pub fn group(pool: u32, replica: u32, phases: &[(u64, Phase)]) -> GroupRecord {
     GroupRecord {
+        cached_tokens_lost: 0,
         pool,
         replicas: vec![replica],
         revision: 0,

@@ -35,6 +35,7 @@ fn live(pool: u32, replica: u32, steps: &[(u64, usize)]) -> GroupRecord {
         }
     }
     GroupRecord {
+        cached_tokens_lost: 0,
         pool,
         replicas: vec![replica],
         revision: 0,

@@ -1,4 +1,4 @@
-//! What autoscaling did: capacity beyond need, thrash, how long a new group took.
+//! What autoscaling and rollouts did: capacity beyond need, thrash, how long a new group took, what draining cost.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,13 @@ pub struct PoolScaling {
     pub scale_up_latency: Stats,
     /// New groups that were never ready.
     pub never_ready: u64,
+    /// From the end of a group's routes to its devices' being free, of all drains that ended: of autoscaling, rollouts and
+    /// spot notices.
+    pub drain: Stats,
+    /// Drains that did not end by themselves: the time-out or a fault broke off what was left.
+    pub drains_cut_off: u64,
+    /// Tokens in the prefix caches of groups that drained to their end.
+    pub cached_tokens_lost: u64,
 }
 
 /// Each pool's scaling.
@@ -77,6 +84,7 @@ fn of_pool(
         Some(first_ready.map(|(at, _)| at.since(asked).as_nanos()))
     });
     let started: Vec<Option<u64>> = started.collect();
+    let drains: Vec<(u64, Phase)> = groups().flat_map(drains).collect();
     let values: Vec<i64> = ready
         .stretches(SimTime::ZERO, run.end)
         .map(|(_, _, n)| n)
@@ -93,8 +101,17 @@ fn of_pool(
         shortest_reversal_s: reversals.iter().min().map(|d| d.as_secs_f64()),
         never_ready: started.iter().filter(|s| s.is_none()).count() as u64,
         scale_up_latency: Sample::from_values(started.into_iter().flatten()).stats_s(),
+        drain: Sample::from_values(drains.iter().map(|d| d.0)).stats_s(),
+        drains_cut_off: drains.iter().filter(|d| d.1 == Phase::Failed).count() as u64,
+        cached_tokens_lost: groups().map(|g| g.cached_tokens_lost).sum(),
         pool: name,
     }
+}
+
+/// A group's drains that ended: how long each was, in nanoseconds, and what came then.
+fn drains(group: &GroupRecord) -> impl Iterator<Item = (u64, Phase)> {
+    let pairs = group.phases.windows(2).filter(|w| w[0].1 == Phase::Draining);
+    pairs.map(|w| (w[1].0.since(w[0].0).as_nanos(), w[1].1))
 }
 
 /// Decisions about a pool by time: when, and how many groups more.

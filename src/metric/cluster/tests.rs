@@ -329,6 +329,7 @@ fn scaling_beyond_need_thrash_and_latency() {
         group(0, 2, &[(25, warm), (27, Phase::Ready)]),
         group(0, 3, &[(25, warm)]),
     ];
+    cluster.groups[1].cached_tokens_lost = 4_096;
     run.replicas = vec![
         replica(&[(0, 30, 1)], 0, 30),
         replica(&[], 0, 0),
@@ -356,6 +357,8 @@ fn scaling_beyond_need_thrash_and_latency() {
     assert_eq!((s.scale_up_latency.n, s.scale_up_latency.max), (2, Some(6.0)));
     assert_relative_eq!(s.scale_up_latency.mean.unwrap(), 4.0);
     assert_eq!((s.ready_min, s.ready_max), (1, 2));
+    assert_eq!((s.drain.n, s.drain.max, s.drains_cut_off), (1, Some(2.0), 0));
+    assert_eq!(s.cached_tokens_lost, 4_096);
     assert_relative_eq!(s.ready_mean.unwrap(), (40.0 + 4.0 + 13.0) / 40.0);
     // One group is needed until 30 s, none then: 4 s, 3 s and 20 s are beyond.
     assert_relative_eq!(s.overshoot_group_h.unwrap(), 27.0 / 3_600.0, max_relative = 1e-9);

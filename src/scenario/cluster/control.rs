@@ -1,22 +1,18 @@
-//! `cluster.pools.*.autoscale` and `rollout`, and with them how many groups there may be.
+//! `cluster.pools.*.autoscale`, and with that and the rollout how many groups there may be.
 
 use super::super::provenance::Source;
 use super::super::quantity::Finite;
 use super::super::schema::{
-    Autoscale, RolloutRule, ScaleMetricWord, ScaleRuleWords, Scenario, SelectWord, StepLimitWords,
+    Autoscale, MetricSourceWord, ScaleMetricWord, ScaleRuleWords, Scenario, SelectWord, StepLimitWords,
 };
-use super::faults::ratio;
 use super::{Filling, span};
 use crate::cluster::autoscale::{
-    Autoscaler, AutoscalerConfig, MaxStep, ScaleMetric, ScalePolicy, ScaleRule, Schedule, Select, StepLimit,
+    Autoscaler, AutoscalerConfig, MaxStep, MetricSource, ScaleMetric, ScalePolicy, ScaleRule, Schedule,
+    Select, StepLimit,
 };
-use crate::cluster::rollout::{Canary, Rollout, RolloutConfig};
 use crate::input::InputError;
 use crate::sim::fleet::PoolRollout;
 use crate::units::{SimDuration, SimTime};
-
-/// Grace period of a pod in Kubernetes.
-const DRAIN: SimDuration = SimDuration::from_millis(30_000);
 
 /// Who changes a pool.
 #[derive(Debug)]
@@ -45,7 +41,12 @@ pub(super) fn resolve(
     }
     let rollout = match &mut pool.rollout {
         None => None,
-        Some(rule) => Some(self::rollout(rule, groups, &format!("{path}.rollout"), f)?),
+        Some(rule) => Some(super::rollout::resolve(
+            rule,
+            groups,
+            &format!("{path}.rollout"),
+            f,
+        )?),
     };
     let surge = rollout.as_ref().map_or(0, |r| r.config.surge);
     let reached = most.saturating_add(surge);
@@ -104,7 +105,18 @@ fn autoscale(
     let usual = AutoscalerConfig::kubernetes(self::metric(metric), target.0, min_groups, max_groups);
     let kubernetes = || Source::Derived("Kubernetes".to_owned());
     let tolerance = Finite(usual.tolerance);
+    let source = f.fill(
+        path,
+        "source",
+        &mut rule.source,
+        Source::Default,
+        MetricSourceWord::External,
+    );
     let config = AutoscalerConfig {
+        source: match source {
+            MetricSourceWord::External => MetricSource::External,
+            MetricSourceWord::Pods => MetricSource::Pods,
+        },
         tolerance: f
             .fill(path, "tolerance", &mut rule.tolerance, kubernetes(), tolerance)
             .0,
@@ -225,50 +237,6 @@ fn direction(
             SelectWord::Least => Select::Least,
         },
     })
-}
-
-fn rollout(
-    rule: &mut RolloutRule,
-    groups: u32,
-    path: &str,
-    f: &mut Filling<'_>,
-) -> Result<PoolRollout, InputError> {
-    let kubernetes = || Source::Derived("Kubernetes".to_owned());
-    let canary = rule.canary.as_ref().map(|c| Canary {
-        groups: c.groups,
-        share: c.share.0,
-        hold: c.hold.0,
-    });
-    let config = RolloutConfig {
-        at: SimTime::ZERO + rule.at.0,
-        surge: f.fill(path, "surge", &mut rule.surge, kubernetes(), groups.div_ceil(4)),
-        max_unavailable: f.fill(
-            path,
-            "max_unavailable",
-            &mut rule.max_unavailable,
-            kubernetes(),
-            groups / 4,
-        ),
-        canary,
-        drain_timeout: f
-            .fill(
-                path,
-                "drain_timeout",
-                &mut rule.drain_timeout,
-                kubernetes(),
-                span(DRAIN),
-            )
-            .0,
-    };
-    if config.surge > super::MAX_GROUPS {
-        let mend = format!("allowed: 0 to {}", super::MAX_GROUPS);
-        return Err(f.error(&format!("{path}.surge"), format!("found {}", config.surge), mend));
-    }
-    Rollout::new(config, groups).map_err(|e| f.error(path, e.to_string(), "see its keys"))?;
-    let factor = f.number(path, "step_factor", &mut rule.step_factor, 1.0);
-    let place = format!("{path}.step_factor");
-    let slowdown = ratio(factor).ok_or_else(|| f.error(&place, format!("found {factor}"), RATIO))?;
-    Ok(PoolRollout { config, slowdown })
 }
 
 /// What a factor may be.

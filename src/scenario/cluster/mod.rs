@@ -12,6 +12,7 @@ mod gateway;
 mod lockstep;
 mod placement;
 mod pools;
+mod rollout;
 mod routing;
 mod start;
 mod transfer;

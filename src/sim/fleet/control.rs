@@ -1,14 +1,15 @@
-//! Control loops: metrics, autoscalers, rollouts.
+//! Control loops: metrics and autoscalers. Those of rollouts are in `rollouts.rs`.
 
 use std::collections::VecDeque;
 
 use super::config::{FleetConfig, PoolRole};
 use super::groups::{Rank, Seen};
+use super::rollouts::Roll;
 use super::world::{Event, Fleet};
 use crate::cluster::autoscale::{Observed, Reading, ScalePolicy};
-use crate::cluster::lifecycle::Phase;
+use crate::cluster::lifecycle::{Phase, Stage};
 use crate::cluster::ratio::Ratio;
-use crate::cluster::rollout::{Action, FleetState, Rollout, RolloutError, RolloutPhase};
+use crate::cluster::rollout::RolloutError;
 use crate::record::Recorder;
 use crate::sim::kernel::Class;
 use crate::units::{SimDuration, SimTime};
@@ -20,21 +21,11 @@ struct Snapshot {
     groups: Vec<(u32, Seen, Vec<Rank>)>,
 }
 
-/// A rollout under way.
-#[derive(Debug)]
-struct Roll {
-    pool: usize,
-    rollout: Rollout,
-    slowdown: Ratio,
-    /// When it wants to be asked, as far as that is among the events.
-    due: Option<SimTime>,
-}
-
 /// The control loops.
 #[derive(Debug)]
 pub(super) struct Control {
     scalers: Vec<(usize, ScalePolicy)>,
-    rolls: Vec<Roll>,
+    pub rolls: Vec<Roll>,
     snapshots: VecDeque<Snapshot>,
     /// Faults that slow the loading of weights, and that make metrics old.
     pub weight_slowdowns: Vec<(usize, Ratio)>,
@@ -50,29 +41,20 @@ pub(super) struct Control {
     pub slow_revisions: Vec<(usize, u32, Ratio)>,
 }
 
-/// How traffic is split while a canary is watched.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct CanarySplit {
-    /// Of the new revision.
-    pub share: f64,
-    pub new: u32,
-    pub old: u32,
-}
-
 impl Control {
     /// The loops of a cluster.
     ///
     /// # Errors
     /// [`RolloutError`] for a rollout that cannot be made.
     pub fn new(config: &FleetConfig) -> Result<Self, RolloutError> {
-        let rolls = config.rollouts.iter().map(|(pool, rollout)| {
-            Ok(Roll {
-                pool: *pool,
-                rollout: Rollout::new(rollout.config, config.pools[*pool].groups)?,
-                slowdown: rollout.slowdown,
-                due: None,
-            })
-        });
+        let pools: Vec<usize> = config.rollouts.iter().map(|(pool, _)| *pool).collect();
+        if let Some(at) = (1..pools.len()).find(|&at| pools[..at].contains(&pools[at])) {
+            return Err(RolloutError::Several { pool: pools[at] });
+        }
+        let rolls = config
+            .rollouts
+            .iter()
+            .map(|(pool, rollout)| Roll::new(*pool, rollout, config.pools[*pool].groups));
         Ok(Self {
             scalers: config.scaling.clone(),
             rolls: rolls.collect::<Result<_, _>>()?,
@@ -85,23 +67,6 @@ impl Control {
             arrivals: vec![(0, SimTime::ZERO); config.pools.len()],
             slow_revisions: Vec::new(),
         })
-    }
-
-    pub fn canary_share(&self, is_among: impl Fn(usize) -> bool) -> Option<CanarySplit> {
-        let roll = self
-            .rolls
-            .iter()
-            .find(|r| is_among(r.pool) && r.rollout.canary_share().is_some())?;
-        Some(CanarySplit {
-            share: roll.rollout.canary_share()?,
-            new: 1,
-            old: 0,
-        })
-    }
-
-    /// What the new revision of a pool takes of the old one's step time.
-    pub fn revision_slowdown(&self, pool: usize) -> Option<Ratio> {
-        self.rolls.iter().find(|r| r.pool == pool).map(|r| r.slowdown)
     }
 
     /// What loading weights takes of its time now: the slowest of what slows it.
@@ -228,7 +193,11 @@ impl<R: Recorder> Fleet<'_, R> {
     /// What an autoscaler would see of a pool.
     fn observe(&mut self, pool: usize) -> Observed {
         let now = self.now();
-        let mut observed = Observed::default();
+        let mut observed = Observed {
+            rolled: self.rollout_total(pool),
+            stale_by: self.seen_at(now).since(now),
+            ..Observed::default()
+        };
         let mut kv = 0.0;
         let mut reading = Reading::default();
         for number in 0..self.groups.len() as u32 {
@@ -247,7 +216,11 @@ impl<R: Recorder> Fleet<'_, R> {
                     kv += group.seen.kv_usage;
                     group.seen = before;
                 }
-                Phase::Starting(_) | Phase::Failed => observed.starting += 1,
+                Phase::Starting(stage) => {
+                    observed.starting += 1;
+                    observed.pending += u32::from(stage == Stage::Provision);
+                }
+                Phase::Failed => observed.starting += 1,
                 Phase::Draining => observed.draining += 1,
                 Phase::Absent | Phase::Stopped => {}
             }
@@ -258,7 +231,8 @@ impl<R: Recorder> Fleet<'_, R> {
         reading.kv_usage = kv / f64::from(observed.ready.max(1));
         reading.requests_per_s = if since > 0.0 { arrivals as f64 / since } else { 0.0 };
         if self.config.pools[pool].role != PoolRole::Prefill {
-            reading.waiting += self.gateway.queue.len() as u64;
+            reading.waiting_at_gateway = self.gateway.queue.len() as u64;
+            reading.waiting += reading.waiting_at_gateway;
             reading.in_flight += self.gateway.queue.len() as u64;
             reading.oldest_waiting = self
                 .gateway
@@ -270,9 +244,11 @@ impl<R: Recorder> Fleet<'_, R> {
         observed
     }
 
-    /// Adds groups to a pool, or drains some of it: those that still start, then the newest.
+    /// Adds groups to a pool, or drains some of it: those that still start, then the newest. While a rollout replaces
+    /// groups, those of the revision that leaves go first, or it would have to start again what it has just started.
     fn change_pool(&mut self, pool: usize, change: i32) {
         let most = self.config.pools[pool].max_groups as usize;
+        let mut added = 0;
         for _ in 0..change.max(0) {
             let exist = self
                 .groups
@@ -282,31 +258,26 @@ impl<R: Recorder> Fleet<'_, R> {
             if exist < most {
                 let group = self.add_group(pool, self.revision_to_start(pool));
                 self.start_group(group);
+                added += 1;
             }
         }
-        self.drain_some(pool, change.min(0).unsigned_abs(), None, None);
-        let state = self.fleet_state(pool);
-        let total = state.ready() + state.old_starting + state.new_starting;
-        for roll in self.control.rolls.iter_mut().filter(|r| r.pool == pool) {
-            roll.rollout.set_total(total);
-        }
+        let surplus = change.min(0).unsigned_abs();
+        let gone = match self.leaving_revision(pool) {
+            Some(leaving) => self.drain_some(pool, surplus, Some(leaving), None),
+            None => 0,
+        };
+        self.drain_some(pool, surplus - gone, None, None);
+        self.set_rollout_total(pool, added, surplus);
     }
 
-    /// The revision of groups that an autoscaler adds: the one that a rollout is bringing in, if there is one.
-    fn revision_to_start(&self, pool: usize) -> u32 {
-        let roll = self.control.rolls.iter().find(|r| r.pool == pool);
-        match roll.map(|r| r.rollout.phase()) {
-            Some(RolloutPhase::Rolling) => 1,
-            Some(RolloutPhase::RollingBack) => 0,
-            _ => {
-                let of_pool = self.groups.iter().filter(|g| g.pool == pool);
-                let serving = of_pool.filter(|g| g.phase() == Phase::Ready);
-                serving.map(|g| g.revision).min().unwrap_or(0)
-            }
-        }
-    }
-
-    fn drain_some(&mut self, pool: usize, count: u32, revision: Option<u32>, timeout: Option<SimDuration>) {
+    /// Drains so many groups of a pool, or all that there are; gives how many.
+    pub(super) fn drain_some(
+        &mut self,
+        pool: usize,
+        count: u32,
+        revision: Option<u32>,
+        timeout: Option<SimDuration>,
+    ) -> u32 {
         let of_pool = |g: &super::groups::Group| g.pool == pool && revision.is_none_or(|r| r == g.revision);
         let mut chosen: Vec<(bool, u32)> = (0..)
             .zip(&self.groups)
@@ -316,80 +287,10 @@ impl<R: Recorder> Fleet<'_, R> {
             .map(|(number, g)| (g.phase() == Phase::Ready, number))
             .collect();
         chosen.sort_by_key(|&(ready, number)| (ready, std::cmp::Reverse(number)));
-        for (_, number) in chosen.into_iter().take(count as usize) {
+        chosen.truncate(count as usize);
+        for &(_, number) in &chosen {
             self.drain_group(number, timeout);
         }
-    }
-
-    /// After all else at an instant: rollouts hear of groups in new phases. Whether there were any.
-    pub(super) fn settle_control(&mut self) -> bool {
-        let changed = std::mem::take(&mut self.control.pools_changed);
-        if changed {
-            for index in 0..self.control.rolls.len() {
-                self.roll(index);
-            }
-        }
-        changed
-    }
-
-    fn wake_rollouts(&mut self) {
-        for index in 0..self.control.rolls.len() {
-            let roll = &mut self.control.rolls[index];
-            let wake = roll
-                .rollout
-                .wake()
-                .filter(|&at| roll.due.is_none_or(|due| due != at));
-            if let Some(at) = wake {
-                roll.due = Some(at);
-                let at = at.max(self.now());
-                self.schedule_control(at, Event::Rollout(index as u32));
-            }
-        }
-    }
-
-    /// A rollout takes its next steps.
-    pub(super) fn roll(&mut self, index: usize) {
-        let (now, pool) = (self.now(), self.control.rolls[index].pool);
-        let state = self.fleet_state(pool);
-        let roll = &mut self.control.rolls[index];
-        if roll.rollout.phase() == RolloutPhase::Waiting && now < roll.rollout.config().at {
-            return;
-        }
-        let timeout = Some(roll.rollout.config().drain_timeout);
-        for action in roll.rollout.next(now, &state) {
-            let start = |count: u32, revision: u32, fleet: &mut Self| {
-                for _ in 0..count {
-                    let group = fleet.add_group(pool, revision);
-                    fleet.start_group(group);
-                }
-            };
-            match action {
-                Action::StartNew(count) => start(count, 1, self),
-                Action::StartOld(count) => start(count, 0, self),
-                Action::DrainOld(count) => self.drain_some(pool, count, Some(0), timeout),
-                Action::DrainNew(count) => self.drain_some(pool, count, Some(1), timeout),
-                Action::RollBack => self.tell("rollback", None, self.config.pools[pool].name.clone()),
-                Action::Done => self.tell("rollout_done", None, self.config.pools[pool].name.clone()),
-            }
-        }
-        self.wake_rollouts();
-    }
-
-    fn fleet_state(&self, pool: usize) -> FleetState {
-        let mut state = FleetState::default();
-        for group in self.groups.iter().filter(|g| g.pool == pool) {
-            let of_new = group.revision > 0;
-            let count = match (group.phase(), of_new) {
-                (Phase::Starting(_) | Phase::Failed, false) => &mut state.old_starting,
-                (Phase::Ready, false) => &mut state.old_ready,
-                (Phase::Draining, false) => &mut state.old_draining,
-                (Phase::Starting(_) | Phase::Failed, true) => &mut state.new_starting,
-                (Phase::Ready, true) => &mut state.new_ready,
-                (Phase::Draining, true) => &mut state.new_draining,
-                (Phase::Absent | Phase::Stopped, _) => continue,
-            };
-            *count += 1;
-        }
-        state
+        chosen.len() as u32
     }
 }

@@ -50,6 +50,9 @@ impl<R: Recorder> Fleet<'_, R> {
         let (job, leg) = (attempt.job, attempt.leg);
         self.leave_group(place);
         let rejected = self.attempts.live(place).record.status == Status::Rejected;
+        if !rejected {
+            self.tell_canaries(place, false);
+        }
         match leg {
             _ if rejected => {
                 self.give_up_partner(place);
@@ -279,6 +282,7 @@ impl<R: Recorder> Fleet<'_, R> {
         }
         self.give_up_partner(place);
         self.stop_reading(place);
+        self.tell_canaries(place, true);
         if leg == Leg::Prefill && self.config.transfer.local_fallback {
             self.attempts.live(place).has_ended = true;
             let j = self.jobs.get(job);
@@ -311,6 +315,9 @@ impl<R: Recorder> Fleet<'_, R> {
         for place in places {
             if self.attempts.get(place).leg != Leg::Prefill {
                 self.see_partial(job, place);
+            }
+            if !self.attempts.get(place).is_over {
+                self.tell_canaries(place, true);
             }
             self.cancel(place);
         }

@@ -61,6 +61,7 @@ pub(super) struct Group {
     pub active_blocks: u32,
     block_size: u32,
     pub wave: Wave,
+    cached_tokens_lost: u64,
 }
 
 impl Group {
@@ -116,6 +117,7 @@ impl Group {
             replicas: self.replicas,
             revision: self.revision,
             phases: self.phases,
+            cached_tokens_lost: self.cached_tokens_lost,
         }
     }
 }
@@ -193,6 +195,7 @@ impl<R: Recorder> Fleet<'_, R> {
             active_blocks: 0,
             block_size: config.engine.block_size,
             wave: Wave::new(config),
+            cached_tokens_lost: 0,
         });
         self.apply_slowdowns(number);
         number
@@ -436,10 +439,25 @@ impl<R: Recorder> Fleet<'_, R> {
 
     fn stop_group(&mut self, number: u32) {
         self.break_wave(number);
+        if self.groups[number as usize].phase() == Phase::Draining {
+            self.count_lost_cache(number);
+        }
         self.groups[number as usize].incarnation += 1;
         self.become_phase(number, Phase::Stopped);
         let name = self.group_name(number);
         self.tell("stopped", Some(number), name);
+    }
+
+    /// What a group's caches hold when it has drained is of no use to anybody.
+    fn count_lost_cache(&mut self, number: u32) {
+        let mut blocks = 0;
+        for replica in self.groups[number as usize].replicas.clone() {
+            self.touch(replica);
+            let engine = &self.replicas[replica as usize].replica.engine;
+            blocks += u64::from(engine.cached_blocks());
+        }
+        let group = &mut self.groups[number as usize];
+        group.cached_tokens_lost += blocks * u64::from(group.block_size);
     }
 
     /// What a draining group still has is broken off.

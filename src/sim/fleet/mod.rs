@@ -17,6 +17,7 @@ mod jobs;
 mod lazy;
 mod push;
 mod waves;
+mod rollouts;
 mod world;
 
 pub use config::{

@@ -221,7 +221,7 @@ prop_compose! {
                 at: at_ms(at),
                 surge,
                 max_unavailable: 1,
-                canary: has_canary.then_some(Canary { groups: 1, share: 0.3, hold: ms(100) }),
+                canary: has_canary.then_some(Canary { groups: 1, share: 0.3, hold: ms(100), analysis: None }),
                 drain_timeout: ms(150),
             };
             assert!(total > 0);

@@ -9,12 +9,12 @@ use kneeboard::cluster::rollout::{Canary, RolloutConfig};
 use kneeboard::record::Status;
 use kneeboard::sim::fleet::{Fate, PoolRollout};
 
-const PRICE: Price = Price {
+pub const PRICE: Price = Price {
     step: 10 * MS,
     prefill_token: MS,
 };
 
-fn warming(groups: u32, max_groups: u32, warm: u64) -> FleetConfig {
+pub fn warming(groups: u32, max_groups: u32, warm: u64) -> FleetConfig {
     let mut config = unified(groups, roomy(8));
     config.pools[0].max_groups = max_groups;
     config.pools[0].start = RestartPlan {
@@ -24,12 +24,12 @@ fn warming(groups: u32, max_groups: u32, warm: u64) -> FleetConfig {
     config
 }
 
-fn phases(cluster: &ClusterRecord, group: usize) -> Vec<(u64, Phase)> {
+pub fn phases(cluster: &ClusterRecord, group: usize) -> Vec<(u64, Phase)> {
     let phases = cluster.groups[group].phases.iter();
     phases.map(|&(at, phase)| (at.0 / MS, phase)).collect()
 }
 
-const WARM: Phase = Phase::Starting(Stage::Warm);
+pub const WARM: Phase = Phase::Starting(Stage::Warm);
 
 fn rolling(config: &mut FleetConfig, canary: Option<Canary>) {
     let rollout = RolloutConfig {
@@ -101,6 +101,7 @@ fn a_canary_is_watched_before_the_rest_follows() {
         groups: 1,
         share: 1.0,
         hold: ms(100),
+        analysis: None,
     };
     rolling(&mut config, Some(canary));
     let rows: Vec<_> = (0..30).map(|n| (10 * n, 1, 1)).collect();

@@ -2,10 +2,12 @@
 
 use super::conservation::{Launched, any_fleet, any_requests, assert_conserved};
 use super::*;
-use kneeboard::cluster::autoscale::{Autoscaler, AutoscalerConfig, ScaleMetric, ScalePolicy, ScaleRule};
+use kneeboard::cluster::autoscale::{
+    Autoscaler, AutoscalerConfig, MetricSource, ScaleMetric, ScalePolicy, ScaleRule,
+};
 use kneeboard::cluster::fault::{Fallback, Fault, FaultKind};
 use kneeboard::cluster::ratio::Ratio;
-use kneeboard::cluster::rollout::{Canary, RolloutConfig};
+use kneeboard::cluster::rollout::{Analysis, Canary, CanaryLimits, RolloutConfig, Undecided};
 use kneeboard::cluster::router::PrefillDecider;
 use kneeboard::sim::HostTimes;
 use kneeboard::sim::fleet::PoolRollout;
@@ -19,26 +21,78 @@ fn any_scaler() -> impl Strategy<Value = ScalePolicy> {
         ScaleMetric::KvUsage,
         ScaleMetric::QueueAge,
     ]);
-    (metric, 1u32..40, 5u64..80, 0u64..100).prop_map(|(metric, target, interval, patience)| {
-        let config = AutoscalerConfig {
-            interval: ms(interval),
-            up: ScaleRule::default(),
-            down: ScaleRule {
-                stabilization: ms(patience),
-                ..ScaleRule::default()
+    (metric, any::<bool>(), 1u32..40, 5u64..80, 0u64..100).prop_map(
+        |(metric, by_groups, target, interval, patience)| {
+            let of_groups = matches!(metric, ScaleMetric::WaitingPerGroup | ScaleMetric::KvUsage);
+            let source = if by_groups && of_groups {
+                MetricSource::Pods
+            } else {
+                MetricSource::External
+            };
+            let config = AutoscalerConfig {
+                source,
+                interval: ms(interval),
+                up: ScaleRule::default(),
+                down: ScaleRule {
+                    stabilization: ms(patience),
+                    ..ScaleRule::default()
+                },
+                ..AutoscalerConfig::kubernetes(metric, f64::from(target) / 4.0, 1, 5)
+            };
+            ScalePolicy::Metric(Box::new(Autoscaler::new(config).unwrap()))
+        },
+    )
+}
+
+/// Checks that all verdicts come of: some limits are broken by the new revision's longer steps, some by faults.
+fn any_analysis() -> impl Strategy<Value = Analysis> {
+    let limits = prop::sample::select(vec![
+        (Some(0.0), None),
+        (Some(0.5), None),
+        (None, Some(0.5)),
+        (Some(0.9), Some(1.3)),
+    ]);
+    let undecided = prop::sample::select(vec![Undecided::Wait, Undecided::Promote, Undecided::RollBack]);
+    (
+        1u64..150,
+        0u64..40,
+        1u32..5,
+        0u32..2,
+        limits,
+        undecided,
+        1u64..400,
+    )
+        .prop_map(
+            |(interval, age, min_requests, failure_limit, (errors, ratio), undecided, deadline)| Analysis {
+                interval: ms(interval),
+                metric_age: ms(age),
+                percentile: 0.5,
+                min_requests,
+                failure_limit,
+                limits: CanaryLimits {
+                    errors,
+                    ttft_ratio: ratio,
+                    tpot_ratio: ratio,
+                    e2e_ratio: ratio,
+                },
+                undecided,
+                progress_deadline: ms(deadline),
             },
-            ..AutoscalerConfig::kubernetes(metric, f64::from(target) / 4.0, 1, 5)
-        };
-        ScalePolicy::Metric(Box::new(Autoscaler::new(config).unwrap()))
-    })
+        )
 }
 
 fn any_rollout() -> impl Strategy<Value = PoolRollout> {
-    let canary = prop::option::of((0u64..100).prop_map(|hold| Canary {
-        groups: 1,
-        share: 0.5,
-        hold: ms(hold),
-    }));
+    let canary = prop::option::of((0u64..100, prop::option::of(any_analysis())).prop_map(
+        |(hold, analysis)| {
+            let first = analysis.map_or(ms(0), |a: Analysis| a.interval + a.metric_age);
+            Canary {
+                groups: 1,
+                share: 0.5,
+                hold: first + ms(hold),
+                analysis,
+            }
+        },
+    ));
     (0u64..600, 1u32..3, 0u32..2, canary, 1u64..200).prop_map(
         |(at, surge, max_unavailable, canary, drain)| PoolRollout {
             config: RolloutConfig {
@@ -100,7 +154,11 @@ proptest! {
         let last = config.pools.len() - 1;
         config.scaling.extend(first.map(|scaler| (0, scaler)));
         config.scaling.extend(second.filter(|_| last > 0).map(|scaler| (last, scaler)));
-        config.rollouts.extend(rollout.map(|rollout| (last, rollout)));
+        if let Some(rollout) = rollout {
+            // A pool has one rollout.
+            config.rollouts.retain(|(pool, _)| *pool != last);
+            config.rollouts.push((last, rollout));
+        }
         config.faults.extend(further);
         config.faults.sort_by_key(|f| f.at);
         if let Some(threshold) = threshold {

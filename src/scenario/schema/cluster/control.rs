@@ -11,6 +11,9 @@ use crate::scenario::quantity::{Finite, Span};
 pub struct Autoscale {
     /// What is measured.
     pub metric: Option<ScaleMetricWord>,
+    /// Who tells it, as the kinds of an HPA's metrics: `external`, one figure for all groups, or `pods`, each group its own;
+    /// left out, external.
+    pub source: Option<MetricSourceWord>,
     /// What it should be, in its own unit: requests, requests a second, a share, seconds.
     pub target: Option<Finite>,
     /// Never fewer ready and starting groups; must be given.
@@ -51,6 +54,16 @@ pub enum ScaleMetricWord {
     KvUsage,
     /// Wait of the oldest waiting request, seconds.
     QueueAge,
+}
+
+/// Who tells an autoscaler's metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum MetricSourceWord {
+    /// One figure for the pool, divided among all groups that there are, ready or not.
+    External,
+    /// Each group its own: those that are not ready have none, and are taken to be such as to change least.
+    Pods,
 }
 
 /// How a pool changes in one direction.
@@ -123,6 +136,49 @@ pub struct CanaryRule {
     pub groups: u32,
     /// Share of the traffic that they get.
     pub share: Finite,
-    /// How long they are watched.
+    /// How long they are watched, all of them ready: the bake time.
     pub hold: Span,
+    /// How they are judged meanwhile; left out, the rest follows whatever happens.
+    pub analysis: Option<AnalysisRule>,
+}
+
+/// Limits that a canary must hold, or it is rolled back: one limit at least. Latencies are those that the groups' own
+/// metrics show, from a request's arrival there.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AnalysisRule {
+    /// Share of the canary's requests that may fail or time out, from 0 to below 1.
+    pub errors: Option<Finite>,
+    /// TTFT may be so many times that of the old revision in the same interval.
+    pub ttft_ratio: Option<Finite>,
+    /// The same of the mean time per output token after the first.
+    pub tpot_ratio: Option<Finite>,
+    /// The same of the time to the last token.
+    pub e2e_ratio: Option<Finite>,
+    /// Which percentile of latencies is compared; left out, 99 as in Flagger's request-duration.
+    pub percentile: Option<Finite>,
+    /// Time between checks, each of the requests that ended in it; left out, 60s as in Flagger.
+    pub interval: Option<Span>,
+    /// How old metrics are when they are seen.
+    pub metric_age: Option<Span>,
+    /// Fewer requests of either revision in an interval say nothing; left out, 50 as in Spinnaker's guide.
+    pub min_requests: Option<u32>,
+    /// Checks that may fail; left out, 0 as in Argo Rollouts.
+    pub failure_limit: Option<u32>,
+    /// If at the end of `hold` no check could tell; left out, wait: Argo Rollouts pauses.
+    pub undecided: Option<UndecidedWord>,
+    /// The longest that the canary may be not ready; left out, 600s as in Flagger.
+    pub progress_deadline: Option<Span>,
+}
+
+/// What becomes of a canary of which no check could tell anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum UndecidedWord {
+    /// It is watched until a check can tell.
+    Wait,
+    /// The rest follows.
+    Promote,
+    /// The old revision comes back.
+    RollBack,
 }
