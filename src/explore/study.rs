@@ -53,10 +53,6 @@ const PRECISION: f64 = 0.02;
 const NOT_DIAGNOSED: &str =
     "no diagnosis: it needs the gauges of every step beside the requests that wait, which were not kept";
 
-/// What the token rates of a cluster's run are that is summarised while it goes on: tokens are told before anybody knows
-/// whether their attempt becomes the answer.
-const ALL_TOKENS: &str = "output and total token rates count the tokens of attempts that were given up, too, which a full \
-                          record leaves out";
 /// Why a cluster's run gets no verdict.
 const CLUSTER_NOT_DIAGNOSED: &str = "no diagnosis: what held a run back is told of replicas apart, not of a cluster's groups, queues and links";
 
@@ -303,7 +299,7 @@ impl Study {
             StreamError::Requests(e) => StudyError::Input(e),
         };
         if let Some(fleet) = plan.fleet(replication, &self.machines)? {
-            let told = sim::fleet::run_streamed(&fleet, &step_times(&watched), requests, listener())
+            let told = sim::fleet::run_streamed(&fleet, &step_times(&watched), requests, listener().with_attempts())
                 .map_err(failed)?;
             return self.summary_of(plan, told, span, share_outside(watched));
         }
@@ -337,7 +333,6 @@ impl Study {
         tell_stranded(&cluster, &mut summary);
         tell_unreached(plan, told.end, &mut summary);
         tell_busy(&mut summary, &cluster, told.replicas.iter().map(|r| r.busy));
-        summary.notes.push(ALL_TOKENS.into());
         measures_something(plan, &summary)?;
         let ended = (&cluster, told.replicas.as_slice(), told.end);
         let figures = self.streamed_figures(plan, ended, &summary, span)?;

@@ -9,6 +9,7 @@ mod faults;
 mod ranks;
 mod scaling;
 mod storms;
+mod streamed;
 mod streams;
 
 use kneeboard::cluster::gateway::{RetryOn, RetryPolicy};

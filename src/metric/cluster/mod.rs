@@ -272,10 +272,7 @@ fn limitations(
             && job.ended.is_none()
     };
     let ends_unknown = run.requests.iter().zip(&cluster.jobs).any(|(r, j)| lost(j, r));
-    let without_steps = run
-        .replicas
-        .iter()
-        .any(|r| r.step_ends.is_empty() && r.busy != Default::default());
+    let without_steps = !money::steps_were_kept(run);
     let said = [
         summary.cost.is_none().then(|| {
             let pools = without(|f| f.price.is_some());
@@ -311,7 +308,15 @@ fn limitations(
             "of requests that failed, timed out or were rejected the end was not kept: their waits are lower bounds".into()
         }),
         options.kv_bytes_per_token.is_none().then(|| "no KV byte-seconds: the KV bytes of a token are not known".into()),
-        without_steps.then(|| "steps were not kept: queues are those of the gateway alone".into()),
+        without_steps.then(|| {
+            "steps were not kept: queues are those of the gateway alone, and there is no peak power".into()
+        }),
+        (cluster.events_beyond_end > 0).then(|| {
+            format!(
+                "{} events of control loops after the last step and the last request are not in the timeline",
+                cluster.events_beyond_end
+            )
+        }),
     ];
     said.into_iter().flatten().collect()
 }

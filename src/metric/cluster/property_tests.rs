@@ -83,7 +83,7 @@ proptest! {
         let prefilled: u64 = s.pools.iter().map(|p| p.served.prefilled).sum();
         prop_assert_eq!(prefilled, s.total.served.prefilled);
         let o = &s.outcomes;
-        prop_assert_eq!(o.offered, o.completed + o.failed + o.timed_out + o.rejected + o.unfinished + o.surplus);
+        prop_assert_eq!(o.offered, o.by_state().iter().map(|(_, n)| n).sum::<u64>());
         let tenants: u64 = s.fairness.tenants.iter().map(|t| t.offered).sum();
         prop_assert_eq!(tenants, o.offered);
         let cost = s.cost.unwrap();

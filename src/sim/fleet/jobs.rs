@@ -188,6 +188,12 @@ pub(super) struct Attempt {
     /// Its prefill's blocks are still at its group.
     pub held: Option<Held>,
     pub reading: Option<Reading>,
+    /// It was given up before it ended.
+    pub is_given_up: bool,
+    /// Output tokens of the attempts before it that it goes on from.
+    pub resumed_tokens: u32,
+    /// Prompt tokens that it computes again, as their transfer broke off.
+    pub recomputed_tokens: u32,
 }
 
 /// Attempts in the order of their starts, with what engines and recorder need of each.
@@ -240,18 +246,18 @@ impl<K: Default> Attempts<K> {
         self.first..self.first + self.window.len() as u32
     }
 
-    /// Forgets the oldest ones that are over and hold nothing.
-    pub fn forget(&mut self) {
-        while self
-            .window
-            .front()
-            .is_some_and(|a| a.is_over && a.held.is_none() && !a.is_unheard)
-            && self.live.oldest().is_some_and(|live| live.has_ended)
-        {
-            self.window.pop_front();
-            self.live.forget_oldest();
-            self.first += 1;
-        }
+    /// Takes out the oldest one, if it is over and holds nothing.
+    pub fn take_over(&mut self) -> Option<(Attempt, Live<K>)> {
+        let is_over = |a: &Attempt| a.is_over && a.held.is_none() && !a.is_unheard;
+        let has_ended = self.live.oldest().is_some_and(|live| live.has_ended);
+        (has_ended && self.window.front().is_some_and(is_over)).then(|| self.take_oldest())?
+    }
+
+    /// Takes out the oldest one, over or not.
+    pub fn take_oldest(&mut self) -> Option<(Attempt, Live<K>)> {
+        let oldest = self.window.pop_front()?;
+        self.first += 1;
+        Some((oldest, self.live.take_oldest()?))
     }
 }
 

@@ -403,7 +403,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
         self.gateway.answered.clear();
         if self.touched.is_empty() {
             self.jobs.tell_ended(&mut self.recorder);
-            self.attempts.forget();
+            self.forget_attempts();
             Ok(())
         } else {
             self.settle(source)
@@ -449,6 +449,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
                 self.leave_unfinished(job);
             }
         }
+        self.forget_all_attempts();
         self.jobs.tell_all(&mut self.recorder);
         while let Some((id, mut request)) = source() {
             // A row that no client has come to is due at the end of the run at the earliest.
@@ -459,6 +460,10 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             self.recorder.ended(id, job, R::Request::default());
             self.jobs.told.push((id, Default::default()));
         }
+        let timeline = &mut self.record.timeline;
+        let events = timeline.len();
+        timeline.retain(|event| event.at <= end);
+        self.record.events_beyond_end = (events - timeline.len()) as u64;
         if self.retries > self.jobs.told.len() as u64 {
             let (retries, requests) = (self.retries, self.jobs.told.len());
             let what = format!(
