@@ -120,6 +120,8 @@ pub struct Study {
     pub(super) machines: Vec<Machine>,
     bounds: Vec<Option<HullBounds>>,
     pace: Pace,
+    /// Whether a cluster's requests run once more with equal priorities.
+    pub(super) equal_priorities: bool,
     /// What a group of each pool carries, once it has been asked for.
     pub(super) carries: OnceLock<BTreeMap<String, GroupCapacity>>,
 }
@@ -189,6 +191,7 @@ impl Study {
             machines,
             plan,
             pace: Pace::default(),
+            equal_priorities: false,
             carries: OnceLock::new(),
         }
     }
@@ -197,6 +200,14 @@ impl Study {
     #[must_use]
     pub fn at_pace(mut self, pace: Pace) -> Self {
         self.pace = pace;
+        self
+    }
+
+    /// The same study, whose runs of clusters tell what priorities cost those who have the lower ones: each is run once
+    /// more, with the same seed and equal priorities.
+    #[must_use]
+    pub fn with_equal_priorities(mut self) -> Self {
+        self.equal_priorities = true;
         self
     }
 
@@ -251,7 +262,7 @@ impl Study {
         }
         measures_something(plan, &summary)?;
         let figures = match &cluster {
-            Some(cluster) => self.cluster_figures(plan, &record, cluster)?,
+            Some(cluster) => self.figures_of(plan, replication, &trace, (&record, cluster))?,
             None => None,
         };
         Ok(StudyRun {
@@ -299,8 +310,13 @@ impl Study {
             StreamError::Requests(e) => StudyError::Input(e),
         };
         if let Some(fleet) = plan.fleet(replication, &self.machines)? {
-            let told = sim::fleet::run_streamed(&fleet, &step_times(&watched), requests, listener().with_attempts())
-                .map_err(failed)?;
+            let told = sim::fleet::run_streamed(
+                &fleet,
+                &step_times(&watched),
+                requests,
+                listener().with_attempts(),
+            )
+            .map_err(failed)?;
             return self.summary_of(plan, told, span, share_outside(watched));
         }
         let told = sim::run_streamed(&world, &watched[0], requests, listener).map_err(failed)?;

@@ -178,6 +178,7 @@ pub(super) fn offered(request: &TraceRequest) -> RequestRecord {
         finish_reason: None,
         replica: 0,
         priority: request.priority,
+        tenant: request.tenant,
         tokens: TokenLog::Segments(Vec::new()),
     }
 }

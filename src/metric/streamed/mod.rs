@@ -329,14 +329,14 @@ impl Recorder for StreamedSummary {
         if view.window.contains(view.seen(chunk.end, request.output_tokens)) {
             self.visible_tokens += u64::from(chunk.tokens);
         }
-        let mut counted = None;
-        if self.measured(request) {
-            let replica = self.replicas.get_mut(request.replica as usize);
-            let mut replica = replica.and_then(Option::as_deref_mut);
-            if let Some(last) = request.last_token {
-                let delay = view.per_token_ns.saturating_mul(u64::from(kept.last_tokens));
-                let gap = chunk.end.since(last).as_nanos().saturating_add(delay);
-                kept.profile.see(gap, view.gap_limit_ns);
+        let (mut counted, is_measured) = (None, self.measured(request));
+        let replica = self.replicas.get_mut(request.replica as usize);
+        let mut replica = replica.and_then(Option::as_deref_mut);
+        if let Some(last) = request.last_token {
+            let delay = view.per_token_ns.saturating_mul(u64::from(kept.last_tokens));
+            let gap = chunk.end.since(last).as_nanos().saturating_add(delay);
+            kept.profile.see(gap, view.gap_limit_ns);
+            if is_measured {
                 // Gaps of requests that go on are pooled by step, as after one token.
                 let pooled = chunk.continues && delay == view.per_token_ns;
                 counted = Some(Gap {
@@ -353,9 +353,9 @@ impl Recorder for StreamedSummary {
                     }
                 }
             }
-            kept.profile.chunks += 1;
-            kept.over_at_last = replica.map_or(0, |r| r.over_upto(chunk.step));
         }
+        kept.profile.chunks += 1;
+        kept.over_at_last = replica.map_or(0, |r| r.over_upto(chunk.step));
         kept.last_tokens = chunk.tokens;
         if self.view.keeps_attempts {
             let stretch = Stretch {
@@ -391,10 +391,11 @@ impl Recorder for StreamedSummary {
             }
             let longest = replica.longest_of_newest(steps);
             kept.profile.longest_ns = kept.profile.longest_ns.max(longest);
-            kept.profile.over_limit += replica.over().saturating_sub(kept.over_at_last);
-            kept.profile.chunks += u64::from(steps);
-            kept.over_at_last = replica.over();
         }
+        // Those that are not measured count in goodput where they end in the window.
+        kept.profile.over_limit += replica.over().saturating_sub(kept.over_at_last);
+        kept.profile.chunks += u64::from(steps);
+        kept.over_at_last = replica.over();
         if self.view.keeps_attempts {
             let first_step = replica.steps_so_far().saturating_sub(steps.into());
             // It follows its last chunk directly, so the gap before it is that of its step.
@@ -433,7 +434,8 @@ impl Recorder for StreamedSummary {
             request.last_token = request.last_token.map(|t| self.view.seen(t, before_last));
             self.last_seen = self.last_seen.max(request.last_token.unwrap_or_default());
         }
-        self.tally.run.count(&request, &self.view.window);
+        let good = self.options.slo.meets_all(&request, &kept.profile);
+        self.tally.run.count(&request, &self.view.window, Some(good));
         if let Some(backlog) = &mut self.backlog {
             backlog.count(&request);
         }

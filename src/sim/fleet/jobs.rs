@@ -56,6 +56,15 @@ pub(super) struct Job<K> {
     pub told: JobRecord,
 }
 
+/// What is told of a request that nothing has happened to.
+pub(super) fn offered_job(asked: &TraceRequest) -> JobRecord {
+    JobRecord {
+        tenant: asked.tenant,
+        resumes: Some(0),
+        ..JobRecord::default()
+    }
+}
+
 /// Jobs in the order of sending. Those before the oldest that has not ended are gone.
 #[derive(Debug)]
 pub(super) struct Jobs<K> {
@@ -85,11 +94,7 @@ impl<K: Default> Jobs<K> {
             sent: at,
             ..offered(&asked)
         };
-        let told = JobRecord {
-            tenant: asked.tenant,
-            resumes: Some(0),
-            ..JobRecord::default()
-        };
+        let told = offered_job(&asked);
         self.window.push_back(Job {
             id,
             asked,

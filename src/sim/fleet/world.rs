@@ -8,7 +8,7 @@ use super::config::{FleetConfig, PoolRole};
 use super::control::Control;
 use super::gateway::Gateway;
 use super::groups::Group;
-use super::jobs::{Attempts, JobNumber, JobState, Jobs, Place};
+use super::jobs::{Attempts, JobNumber, JobState, Jobs, Place, offered_job};
 use super::lazy::Slot;
 use crate::cluster::link::{Network, TransferId};
 use crate::cluster::router::Router;
@@ -458,7 +458,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             }
             let job = crate::sim::live::offered(&request);
             self.recorder.ended(id, job, R::Request::default());
-            self.jobs.told.push((id, Default::default()));
+            self.jobs.told.push((id, offered_job(&request)));
         }
         let timeline = &mut self.record.timeline;
         let events = timeline.len();

@@ -2,8 +2,9 @@
 
 use super::conservation::{any_fleet, any_requests};
 use super::*;
+use kneeboard::cluster::fault::{Fault, FaultKind};
 use kneeboard::metric::{Slo, StreamedSummary, Summary, SummaryOptions, Window};
-use kneeboard::sim::fleet::run_streamed;
+use kneeboard::sim::fleet::{Fate, run_streamed};
 use proptest::prelude::*;
 
 /// What needs the arrivals that are not rejected beforehand is left out.
@@ -20,8 +21,8 @@ fn any_options() -> impl Strategy<Value = SummaryOptions> {
             .prop_map(|(from, length)| Window::after(ms(from), length.map(ms))),
     ];
     let target = || prop::option::of((1u64..300).prop_map(ms));
-    (window, target(), target(), prop::option::of(0.5..=1.0f64)).prop_map(|(window, ttft, itl, itl_quantile)| {
-        SummaryOptions {
+    (window, target(), target(), prop::option::of(0.5..=1.0f64)).prop_map(
+        |(window, ttft, itl, itl_quantile)| SummaryOptions {
             slo: Slo {
                 ttft,
                 itl,
@@ -32,8 +33,8 @@ fn any_options() -> impl Strategy<Value = SummaryOptions> {
             },
             window,
             ..SummaryOptions::default()
-        }
-    })
+        },
+    )
 }
 
 proptest! {
@@ -63,4 +64,40 @@ proptest! {
         let streamed = comparable(told.recorder.finish(told.end, &told.replicas));
         prop_assert_eq!(streamed, comparable(Summary::of(&record, &options)));
     }
+}
+
+/// A stream of 5 tokens, 3 of which are lost with their group: the second try starts from nothing. Who does not remember
+/// attempts counts all 8.
+#[test]
+fn tokens_of_a_broken_attempt_are_taken_out_again() {
+    let mut config = unified(2, roomy(8));
+    config.faults = vec![Fault {
+        at: at_ms(43),
+        duration: None,
+        kind: FaultKind::GroupCrash { group: 0 },
+    }];
+    (config.recovery.in_flight, config.gateway.retry) = (Fate::Retry, retries(3));
+    let price = Price {
+        step: 10 * MS,
+        prefill_token: MS,
+    };
+    let trace = trace(&[(0, 10, 5)]);
+    let tokens = |remembers: bool| {
+        let listener = StreamedSummary::new(&SummaryOptions::default(), None, &config.front_end);
+        let listener = if remembers {
+            listener.with_attempts()
+        } else {
+            listener
+        };
+        let requests = trace
+            .requests
+            .iter()
+            .cloned()
+            .map(Ok::<_, std::convert::Infallible>);
+        let told = run_streamed(&config, &[&price], requests, listener).unwrap();
+        let summary = told.recorder.finish(told.end, &told.replicas);
+        let tokens = summary.throughput.output_tok_s.unwrap() * summary.duration_s;
+        (tokens.round() as u64, summary.latency.itl.n)
+    };
+    assert_eq!((tokens(true), tokens(false)), ((5, 4), (8, 6)));
 }
