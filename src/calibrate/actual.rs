@@ -50,6 +50,7 @@ pub fn record_of(capture: &Capture) -> Result<RunRecord, InputError> {
             finish_reason: complete.then_some(FinishReason::Length),
             replica: 0,
             priority: row.priority,
+            tenant: 0,
             tokens: TokenLog::Times(times.into_iter().map(instant).collect::<Result<_, _>>()?),
         });
     }

@@ -56,6 +56,10 @@ pub struct SimulateArgs {
     /// Take every step singly, row by row, instead of many at once. The results are the same to the last bit, later.
     #[arg(long, conflicts_with = "summary_only")]
     step_by_step: bool,
+    /// Tell what priorities cost the requests that have the lower ones: of a cluster, the same requests run once more
+    /// with equal priorities and the same seed, which takes twice the time.
+    #[arg(long, conflicts_with = "summary_only")]
+    victims: bool,
     /// Print the summaries as JSON instead of tables.
     #[arg(long)]
     json: bool,
@@ -68,7 +72,20 @@ pub struct SimulateArgs {
 pub fn run(args: &SimulateArgs, global: &Global) -> anyhow::Result<Outcome> {
     let plan = args.scenario.plan()?;
     let pace = if args.step_by_step { Pace::Step } else { Pace::Leap };
-    let study = Study::of(plan)?.at_pace(pace);
+    let mut study = Study::of(plan)?.at_pace(pace);
+    if args.victims {
+        if !study.plan().is_cluster() {
+            return Err(InputError::new(
+                "--victims",
+                "what priorities cost is told of clusters, and the scenario has none",
+            )
+            .allowed(
+                "add a cluster to it, as `--set cluster.recovery.restart=true` does, or leave --victims out",
+            )
+            .into());
+        }
+        study = study.with_equal_priorities();
+    }
     prepare_output_folder(&args.output_dir, args.overwrite)?;
     if args.summary_only && study.plan().measure.scrape_interval.is_some() {
         return Err(InputError::new(
@@ -112,9 +129,14 @@ pub fn run(args: &SimulateArgs, global: &Global) -> anyhow::Result<Outcome> {
     let page = run_page(plan, &runs, &plots, &of_cluster);
     let all: Vec<_> = plots.into_iter().chain(of_cluster).collect();
     output::report(&args.output_dir, plan, &page, &all)?;
+    let command = if args.victims {
+        "simulate --victims"
+    } else {
+        "simulate"
+    };
     output::seal(
         &args.output_dir,
-        &output::command_line("simulate", &args.scenario.scenario, &args.scenario.set),
+        &output::command_line(command, &args.scenario.scenario, &args.scenario.set),
         plan,
     )?;
     print(&text(args, plan, &runs, intervals.as_deref())?)?;

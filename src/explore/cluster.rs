@@ -6,16 +6,20 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::group_capacity::{Lengths, decode_capacity, prefill_capacity};
-use super::study::{Study, summary_options};
+use super::study::{Study, StudyError, summary_options};
 use crate::input::InputError;
 use crate::metric::cluster::{
-    ClusterError, ClusterOptions, ClusterSummary, GroupCapacity, GroupNeeds, busy_share, streamed_account,
+    ClusterError, ClusterOptions, ClusterSummary, GroupCapacity, GroupNeeds, PriorityCost, busy_share,
+    streamed_account,
 };
 use crate::metric::cost::ServedWork;
 use crate::metric::{ArrivalSpan, Summary, Window};
 use crate::record::{Busy, ClusterRecord, ReplicaTotals, RunRecord};
 use crate::scenario::{Machine, Plan, Role};
+use crate::sim::{self, Pace};
+use crate::steptime::StepTime;
 use crate::units::SimTime;
+use crate::workload::trace::Trace;
 
 /// What a search and a sweep see of a cluster's run.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -114,6 +118,41 @@ impl Study {
             .map_err(|e| InputError::new(plan.origin(), e.to_string()))?;
         figures.limitations.extend(whole_run_note(plan));
         Ok(Some(figures))
+    }
+
+    /// The figures of a run; what priorities cost, too, where that is asked for.
+    pub(super) fn figures_of(
+        &self,
+        plan: &Plan,
+        replication: u64,
+        trace: &Trace,
+        (record, cluster): (&RunRecord, &ClusterRecord),
+    ) -> Result<Option<ClusterSummary>, StudyError> {
+        let mut figures = self.cluster_figures(plan, record, cluster)?;
+        if let (Some(figures), true) = (&mut figures, self.equal_priorities) {
+            figures.priority_cost = self.priority_cost(plan, replication, trace, (record, cluster))?;
+        }
+        Ok(figures)
+    }
+
+    /// What priorities cost: the same requests once more, all of one priority.
+    fn priority_cost(
+        &self,
+        plan: &Plan,
+        replication: u64,
+        trace: &Trace,
+        ran: (&RunRecord, &ClusterRecord),
+    ) -> Result<Option<PriorityCost>, StudyError> {
+        let fleet = plan.fleet(replication, &self.machines)?;
+        let (Some(fleet), Some(options)) = (fleet, self.cluster_options(plan)?) else {
+            return Ok(None);
+        };
+        let mut equal = trace.clone();
+        equal.requests.iter_mut().for_each(|request| request.priority = 0);
+        let times: Vec<&dyn StepTime> = self.machines.iter().map(|m| m.step_time.as_ref()).collect();
+        let (record, cluster) = sim::fleet::run(Pace::default(), &fleet, &times, &equal)?;
+        PriorityCost::of(ran, (&record, &cluster), &options)
+            .map_err(|e| InputError::new(plan.origin(), e.to_string()).into())
     }
 
     pub(super) fn streamed_figures(

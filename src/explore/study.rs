@@ -53,10 +53,6 @@ const PRECISION: f64 = 0.02;
 const NOT_DIAGNOSED: &str =
     "no diagnosis: it needs the gauges of every step beside the requests that wait, which were not kept";
 
-/// What the token rates of a cluster's run are that is summarised while it goes on: tokens are told before anybody knows
-/// whether their attempt becomes the answer.
-const ALL_TOKENS: &str = "output and total token rates count the tokens of attempts that were given up, too, which a full \
-                          record leaves out";
 /// Why a cluster's run gets no verdict.
 const CLUSTER_NOT_DIAGNOSED: &str = "no diagnosis: what held a run back is told of replicas apart, not of a cluster's groups, queues and links";
 
@@ -124,6 +120,8 @@ pub struct Study {
     pub(super) machines: Vec<Machine>,
     bounds: Vec<Option<HullBounds>>,
     pace: Pace,
+    /// Whether a cluster's requests run once more with equal priorities.
+    pub(super) equal_priorities: bool,
     /// What a group of each pool carries, once it has been asked for.
     pub(super) carries: OnceLock<BTreeMap<String, GroupCapacity>>,
 }
@@ -193,6 +191,7 @@ impl Study {
             machines,
             plan,
             pace: Pace::default(),
+            equal_priorities: false,
             carries: OnceLock::new(),
         }
     }
@@ -201,6 +200,14 @@ impl Study {
     #[must_use]
     pub fn at_pace(mut self, pace: Pace) -> Self {
         self.pace = pace;
+        self
+    }
+
+    /// The same study, whose runs of clusters tell what priorities cost those who have the lower ones: each is run once
+    /// more, with the same seed and equal priorities.
+    #[must_use]
+    pub fn with_equal_priorities(mut self) -> Self {
+        self.equal_priorities = true;
         self
     }
 
@@ -255,7 +262,7 @@ impl Study {
         }
         measures_something(plan, &summary)?;
         let figures = match &cluster {
-            Some(cluster) => self.cluster_figures(plan, &record, cluster)?,
+            Some(cluster) => self.figures_of(plan, replication, &trace, (&record, cluster))?,
             None => None,
         };
         Ok(StudyRun {
@@ -303,8 +310,13 @@ impl Study {
             StreamError::Requests(e) => StudyError::Input(e),
         };
         if let Some(fleet) = plan.fleet(replication, &self.machines)? {
-            let told = sim::fleet::run_streamed(&fleet, &step_times(&watched), requests, listener())
-                .map_err(failed)?;
+            let told = sim::fleet::run_streamed(
+                &fleet,
+                &step_times(&watched),
+                requests,
+                listener().with_attempts(),
+            )
+            .map_err(failed)?;
             return self.summary_of(plan, told, span, share_outside(watched));
         }
         let told = sim::run_streamed(&world, &watched[0], requests, listener).map_err(failed)?;
@@ -337,7 +349,6 @@ impl Study {
         tell_stranded(&cluster, &mut summary);
         tell_unreached(plan, told.end, &mut summary);
         tell_busy(&mut summary, &cluster, told.replicas.iter().map(|r| r.busy));
-        summary.notes.push(ALL_TOKENS.into());
         measures_something(plan, &summary)?;
         let ended = (&cluster, told.replicas.as_slice(), told.end);
         let figures = self.streamed_figures(plan, ended, &summary, span)?;

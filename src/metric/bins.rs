@@ -87,6 +87,14 @@ impl Bins {
         }
     }
 
+    /// Counts a value that was counted `count` times less.
+    pub fn remove(&mut self, value: u64, count: u64) {
+        let octave = octave_of(value);
+        let bin = (value >> octave.saturating_sub(1)) as usize % PER_OCTAVE;
+        let held = &mut self.octave(octave)[bin];
+        *held = held.saturating_sub(count);
+    }
+
     /// Adds all that `other` counted.
     pub fn merge(&mut self, other: &Self) {
         for (octave, theirs) in (0..).zip(&other.octaves) {

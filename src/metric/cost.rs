@@ -178,6 +178,10 @@ pub struct OtherUsd {
 /// What a run cost.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
+    /// Hours of wall clock that all of this is of, money, requests and tokens alike. Of a cluster the whole run, from its
+    /// start to its end: what drains after the last arrival is paid for and counts.
+    #[serde(default)]
+    pub wall_hours: f64,
     /// By pool, in the order given.
     pub pools: Vec<PoolCost>,
     /// USD of all pools by phase.
@@ -227,6 +231,7 @@ impl Cost {
         let usd = of_pools + other.iter().map(|other| other.usd).sum::<f64>();
         let a_million = |tokens: u64| (tokens > 0).then(|| usd * 1e6 / tokens as f64);
         Ok(Self {
+            wall_hours,
             pools,
             usd_by_phase,
             other,

@@ -123,7 +123,7 @@ pub struct TenantFairness {
     /// because others left theirs). Null when nothing was due.
     pub share_deviation: Option<f64>,
     /// All that it asked for in the whole run was completed, and that was less than its weight over all weights of all
-    /// completed work: it left some of its share to others, and its waits tell how it was treated, not `share_deviation`.
+    /// completed work: it left some of its share to others in the end. Whether it had to wait for its part, `share_deviation` tells.
     #[serde(default)]
     pub asked_less: bool,
     /// Mean wait from arrival to first service, in seconds; to the end for a request that was never served. Null without

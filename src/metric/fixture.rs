@@ -38,6 +38,7 @@ pub fn offered(scheduled: SimTime) -> RequestRecord {
         finish_reason: None,
         replica: 0,
         priority: 0,
+        tenant: 0,
         tokens: TokenLog::Segments(Vec::new()),
     }
 }

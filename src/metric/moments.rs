@@ -107,6 +107,14 @@ impl Moments {
         self.max = self.max.max(value as u64);
     }
 
+    /// Takes out `value`, which was added, `count` times. The ends stay as they are: they bound what is left.
+    pub fn remove(&mut self, value: u64, count: u64) {
+        let (value, wide) = (u128::from(value), u128::from(count));
+        self.n = self.n.saturating_sub(count);
+        self.sum = self.sum.saturating_sub(value * wide);
+        self.squares = self.squares.wrapping_sub((value * value).wrapping_mul(wide));
+    }
+
     /// Adds all that `other` holds `count` times.
     pub fn add_times(&mut self, other: &Self, count: u64) {
         if count == 0 {

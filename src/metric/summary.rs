@@ -268,13 +268,20 @@ impl Summary {
         let mut values = PerLatency::<Vec<u64>>::default().map(|_, _| Vec::with_capacity(requests));
         let (mut tally, mut gaps_known, mut visible) = (Tally::default(), true, Some(0));
         for r in &run.requests {
-            tally.run.count(r, window);
+            let is_measured = r.status != Status::Surplus && window.contains(r.scheduled);
+            let is_judged = is_measured || RunTally::completes_inside(r, window);
+            let profile = is_judged.then(|| gaps.profile(r, limit));
+            let known = r.output_tokens < 2 || keeps_tokens(r) || options.slo.itl.is_none();
+            let good = profile
+                .as_ref()
+                .filter(|_| known)
+                .map(|p| options.slo.meets_all(r, p));
+            tally.run.count(r, window, good);
             if r.status == Status::Surplus {
                 continue;
             }
             visible = visible.and_then(|sum: u64| Some(sum + visible_tokens(r, window, &gaps)?));
-            if window.contains(r.scheduled) {
-                let profile = gaps.profile(r, limit);
+            if let Some(profile) = profile.filter(|_| is_measured) {
                 values.note(r, profile.longest_ns);
                 tally.measured.count(r, &profile, &options.slo);
                 gaps_known &= r.output_tokens < 2 || keeps_tokens(r);
@@ -318,6 +325,7 @@ impl Summary {
                 gaps_known: parts.gaps_known,
                 p99_ns: p99_by_target(&parts.figures),
                 funnel: &funnel,
+                good_in_window: (parts.tally.run.not_judged == 0).then_some(parts.tally.run.good),
                 duration,
             },
         );

@@ -37,6 +37,10 @@ pub(super) struct RunTally {
     pub surplus: u64,
     /// Completed inside the window.
     pub completed: u64,
+    /// Of these, those that met every target.
+    pub good: u64,
+    /// Completed inside the window, and nobody knows whether they met every target.
+    pub not_judged: u64,
     /// Prompt tokens of those whose first token came inside the window.
     pub input: u64,
     /// Of these, tokens of the prefix cache.
@@ -75,15 +79,24 @@ impl MeasuredTally {
 }
 
 impl RunTally {
-    /// Counts one request.
-    pub fn count(&mut self, r: &RequestRecord, window: &Window) {
+    /// Completed inside the window.
+    pub fn completes_inside(r: &RequestRecord, window: &Window) -> bool {
+        r.status == Status::Completed && r.last_token.is_some_and(|t| window.contains(t))
+    }
+
+    /// Counts one request; `is_good` says whether it met every target, if that is known.
+    pub fn count(&mut self, r: &RequestRecord, window: &Window, is_good: Option<bool>) {
         if r.status == Status::Surplus {
             self.surplus += 1;
         } else {
             self.arrivals_before += u64::from(r.scheduled < window.from);
             self.arrivals_after += u64::from(window.to.is_some_and(|to| r.scheduled >= to));
             let inside = |t| window.contains(t);
-            self.completed += u64::from(r.status == Status::Completed && r.last_token.is_some_and(inside));
+            if Self::completes_inside(r, window) {
+                self.completed += 1;
+                self.good += u64::from(is_good == Some(true));
+                self.not_judged += u64::from(is_good.is_none());
+            }
             // An answer that is received whole has no first token of its own.
             if r.first_token.or(r.last_token).is_some_and(inside) {
                 self.input += u64::from(r.input_tokens);
@@ -104,6 +117,8 @@ impl RunTally {
         self.arrivals_after += other.arrivals_after;
         self.surplus += other.surplus;
         self.completed += other.completed;
+        self.good += other.good;
+        self.not_judged += other.not_judged;
         self.input += other.input;
         self.cached += other.cached;
         self.in_system_ns += other.in_system_ns;

@@ -79,6 +79,9 @@ struct RequestRow {
     finish_reason: Option<FinishReason>,
     replica: u32,
     priority: i32,
+    /// Absent in older folders.
+    #[serde(default)]
+    tenant: u32,
 }
 
 impl RequestRow {
@@ -104,6 +107,7 @@ impl RequestRow {
             finish_reason: r.finish_reason,
             replica: r.replica,
             priority: r.priority,
+            tenant: r.tenant,
         }
     }
 }

@@ -13,6 +13,8 @@ pub struct JobRecord {
     pub attempts: u32,
     /// Times it was tried again.
     pub retries: u32,
+    /// Copies of it that were sent to a second group while the first one was still at it.
+    pub hedges: u32,
     /// When the gateway first sent it on.
     pub dispatched: Option<SimTime>,
     /// Output tokens of attempts that did not become its answer.
@@ -96,6 +98,13 @@ pub struct ClusterRecord {
     pub links: Vec<(String, u64)>,
     /// Output tokens of attempts that were given up.
     pub cancelled_output_tokens: u64,
+    /// Prompt tokens that those attempts had begun to compute.
+    pub cancelled_input_tokens: u64,
+    /// Prompt tokens that engines were asked to compute, of all attempts that they began: retries, hedges, prefills that
+    /// nobody read, and what is computed again where a transfer broke off.
+    pub attempted_input_tokens: u64,
+    /// Output tokens of all attempts, without what prefills sample.
+    pub attempted_output_tokens: u64,
     /// Transfers that broke off.
     pub failed_transfers: u64,
     /// Prefills that nobody had read when their leases ended (rule D14).
@@ -106,6 +115,8 @@ pub struct ClusterRecord {
     pub dummy_steps: Vec<DummySteps>,
     /// Requests that nobody could ever serve were left when nothing but control loops was going on.
     pub stranded: u32,
+    /// Events after the end, when nothing but control loops went on: they are not in the timeline.
+    pub events_beyond_end: u64,
 }
 
 impl ClusterRecord {

@@ -90,6 +90,8 @@ pub struct RequestRecord {
     pub replica: u32,
     /// Scheduling priority.
     pub priority: i32,
+    /// Whose it is: number of the tenant; 0 where that was not kept.
+    pub tenant: u32,
     /// When its tokens came.
     pub tokens: TokenLog,
 }

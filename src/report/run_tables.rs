@@ -3,7 +3,6 @@
 use super::diagnosis_tables::diagnosis_tables;
 use super::table::{Cell, Column, Table};
 use crate::metric::Summary;
-use crate::metric::goodput::TargetReport;
 use crate::metric::summary::Boundary;
 
 /// All tables of a summary, counts first.
@@ -182,16 +181,12 @@ pub fn targets(summary: &Summary) -> Option<Table> {
 fn verdict(summary: &Summary) -> Option<String> {
     let slo = summary.slo.as_ref()?;
     let asked = slo.attainment_asked.map(|asked| {
-        let lowest = slo.targets.iter().min_by(|a, b| {
-            let of = |t: &TargetReport| t.attainment.unwrap_or(-1.0);
-            of(a).total_cmp(&of(b))
-        });
-        let whose = match lowest {
-            Some(t) if slo.targets.len() > 1 => format!(" of {}, the lowest,", t.metric.name()),
-            _ => String::new(),
+        let of = match slo.targets.len() {
+            0 | 1 => "",
+            _ => " of all targets together",
         };
-        let met = percent(lowest.and_then(|t| t.attainment));
-        format!("attainment{whose} {met} of {} asked", percent(Some(asked)))
+        let met = percent(slo.attainment);
+        format!("attainment{of} {met} of {} asked", percent(Some(asked)))
     });
     let allowed = slo.errors_allowed.map(|allowed| {
         let errors = percent(summary.error_rate);
@@ -203,7 +198,11 @@ fn verdict(summary: &Summary) -> Option<String> {
         Some(false) => "does not hold",
         None => "cannot be judged",
     };
-    (!by.is_empty()).then(|| format!("SLO: {found}: {}", by.join(", ")))
+    let each = match (slo.holds, slo.holds_each) {
+        (Some(false), Some(true)) => "; each target by itself holds",
+        _ => "",
+    };
+    (!by.is_empty()).then(|| format!("SLO: {found}: {}{each}", by.join(", ")))
 }
 
 /// To a millionth of the whole, so that 99.99 % asked and 99.98 % met do not look alike.
@@ -255,7 +254,7 @@ mod tests {
     use crate::units::SimDuration;
 
     #[test]
-    fn the_verdict_names_the_target_that_decides_and_says_nothing_where_nothing_was_asked() {
+    fn the_verdict_is_of_all_targets_together_and_says_nothing_where_nothing_was_asked() {
         let verdict = |asked, e2e_ms: Option<u64>| {
             let slo = Slo {
                 ttft: Some(SimDuration(16_000_000)),
@@ -273,8 +272,12 @@ mod tests {
         assert_eq!(verdict(None, None), None);
         let holds = "SLO: holds: attainment 50 % of 50 % asked, errors 25 % of 50 % allowed";
         assert_eq!(verdict(Some(0.5), None).as_deref(), Some(holds));
-        let fails = "SLO: does not hold: attainment of E2E, the lowest, 0 % of 10 % asked, errors 25 % of 50 % allowed";
+        let fails = "SLO: does not hold: attainment of all targets together 0 % of 10 % asked, errors 25 % of 50 % allowed";
         assert_eq!(verdict(Some(0.1), Some(1)).as_deref(), Some(fails));
+        // Two of four meet each, one of four both.
+        let apart = "SLO: does not hold: attainment of all targets together 25 % of 50 % asked, errors 25 % of 50 % allowed; \
+                     each target by itself holds";
+        assert_eq!(verdict(Some(0.5), Some(30)).as_deref(), Some(apart));
     }
 
     #[test]

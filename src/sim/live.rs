@@ -137,9 +137,11 @@ impl<K: Default> LiveRequests<K> {
         self.window.front()
     }
 
-    /// Forgets the oldest request without telling of it.
-    pub fn forget_oldest(&mut self) {
-        self.first += u32::from(self.window.pop_front().is_some());
+    /// Takes out the oldest request without telling of it.
+    pub fn take_oldest(&mut self) -> Option<Live<K>> {
+        let oldest = self.window.pop_front();
+        self.first += u32::from(oldest.is_some());
+        oldest
     }
 
     /// Tells the recorder of all that are left, ended or not. Returns how many had not ended.
@@ -176,6 +178,7 @@ pub(super) fn offered(request: &TraceRequest) -> RequestRecord {
         finish_reason: None,
         replica: 0,
         priority: request.priority,
+        tenant: request.tenant,
         tokens: TokenLog::Segments(Vec::new()),
     }
 }

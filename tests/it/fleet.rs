@@ -11,6 +11,7 @@ mod push;
 mod ranks;
 mod scaling;
 mod storms;
+mod streamed;
 mod streams;
 
 use kneeboard::cluster::gateway::{RetryOn, RetryPolicy};

@@ -145,6 +145,9 @@ pub fn outage() -> (RunRecord, ClusterRecord) {
         gateway_queue: [(5, 1), (6, 0), (10, 2), (12, 5), (21, 0)]
             .map(|(s, n)| (at(s), n))
             .to_vec(),
+        // 50 served, and what the first one's other tries and the given up ones made.
+        attempted_input_tokens: 5_000 + 100,
+        attempted_output_tokens: 500 + 7 + 4,
         cancelled_output_tokens: 4,
         retries_refused: 1,
         ..ClusterRecord::default()

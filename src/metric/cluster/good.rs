@@ -5,7 +5,7 @@ use super::options::ClusterOptions;
 use crate::metric::saturation::ArrivalSpan;
 use crate::metric::tokens::TokenGaps;
 use crate::metric::window::Window;
-use crate::record::{RequestRecord, RunRecord, Status};
+use crate::record::{RequestRecord, RunRecord};
 use crate::units::{SimDuration, SimTime};
 
 /// A run has at most so many windows.
@@ -18,6 +18,8 @@ pub struct Good {
     ends: Vec<SimTime>,
     /// Whether each request of the run is good, in its order.
     pub met: Vec<bool>,
+    /// How many meet each target, in the order of [`crate::metric::Slo::targets`].
+    pub by_target: Vec<u64>,
     /// Good output tokens.
     pub output_tokens: u64,
     /// First and last arrival.
@@ -35,19 +37,20 @@ impl Good {
         let slo = &options.slo;
         let limit = slo.gap_limit_ns();
         let gaps = slo.itl.map(|_| TokenGaps::new(run, limit));
-        let is_good = |request: &RequestRecord| {
+        let mut by_target = vec![0; slo.targets().count()];
+        let mut is_good = |request: &RequestRecord| {
             let profile = gaps
                 .as_ref()
                 .map(|g| g.profile(request, limit))
                 .unwrap_or_default();
-            request.status == Status::Completed
-                && slo
-                    .targets()
-                    .all(|(target, bound)| slo.meets(target, bound, request, &profile))
+            for (met, (target, bound)) in by_target.iter_mut().zip(slo.targets()) {
+                *met += u64::from(slo.meets(target, bound, request, &profile));
+            }
+            slo.meets_all(request, &profile)
         };
         let mut ends = Vec::new();
         let mut output_tokens = 0;
-        let met: Vec<bool> = run.requests.iter().map(is_good).collect();
+        let met: Vec<bool> = run.requests.iter().map(&mut is_good).collect();
         let good = run.requests.iter().zip(&met).filter(|(_, met)| **met);
         for (request, _) in good {
             ends.extend(request.last_token);
@@ -67,6 +70,7 @@ impl Good {
         Ok(Self {
             ends,
             met,
+            by_target,
             output_tokens,
             load,
             window,

@@ -1,6 +1,7 @@
 //! Figures of a cluster's run, out of its record alone: pools and groups, demands, faults, scaling, tenants, the gateway,
 //! cost and energy. What each means is in `docs/METRICS.md`.
 
+mod conserving;
 mod curve;
 mod demand;
 mod faults;
@@ -12,7 +13,9 @@ mod phases;
 mod requests;
 mod scaling;
 mod series;
+mod targets;
 mod tenants;
+mod victims;
 
 use std::collections::BTreeMap;
 
@@ -25,6 +28,7 @@ use super::fairness::{Fairness, FairnessError};
 use crate::record::{ClusterRecord, RunRecord};
 use crate::units::{SimDuration, SimTime};
 
+pub use conserving::WorkConservation;
 pub use demand::{Demand, DemandBy, GroupBound, GroupCapacity, GroupNeeds, LinkFigures};
 pub use faults::{FaultFigures, Recovery};
 pub use groups::{DummyFigures, GroupFigures, PoolFigures, Served, names};
@@ -34,7 +38,9 @@ pub use phases::{BusyShares, PhaseSeconds};
 pub use requests::{GatewayFigures, Outcomes};
 pub use scaling::PoolScaling;
 pub use series::{ClusterSeries, Points};
+pub use targets::{TargetShare, TargetShares};
 pub use tenants::TenantService;
+pub use victims::{ClassCost, PriorityCost};
 
 /// Version of the summary's shape; fields are only ever added within one.
 pub const CLUSTER_SUMMARY_VERSION: u32 = 1;
@@ -48,6 +54,12 @@ pub struct ClusterSummary {
     pub judged_by: JudgedBy,
     /// What became of requests.
     pub outcomes: Outcomes,
+    /// Rates of the whole run.
+    #[serde(default)]
+    pub rates: Rates,
+    /// How the targets were met; null without targets.
+    #[serde(default)]
+    pub slo: Option<TargetShares>,
     /// The queue in front of the cluster.
     pub gateway: GatewayFigures,
     /// All groups together.
@@ -67,6 +79,12 @@ pub struct ClusterSummary {
     /// How each tenant was served, in the order of `fairness.tenants`.
     #[serde(default)]
     pub tenants: Vec<TenantService>,
+    /// What priorities cost those who have the lower ones; null when that was not asked for, or all are equal.
+    #[serde(default)]
+    pub priority_cost: Option<PriorityCost>,
+    /// Time of each pool without work while requests waited.
+    #[serde(default)]
+    pub work_conservation: Vec<WorkConservation>,
     /// Names of tenants, by number, as far as they have any.
     pub tenant_names: BTreeMap<u32, String>,
     /// What it cost; null when a pool has no price.
@@ -98,6 +116,41 @@ pub struct JudgedBy {
     pub load_to_s: Option<f64>,
     /// End of the run.
     pub end_s: f64,
+}
+
+/// Rates over the whole run, as costs and joules are: from its start to its end, with what drains after the last arrival.
+/// The summary's are over the measured window.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Rates {
+    /// Seconds that they are over.
+    pub over_s: f64,
+    /// Completed requests a second; null for a run without length, as all of these.
+    pub request_rps: Option<f64>,
+    /// Completed requests within all targets.
+    pub goodput_rps: Option<f64>,
+    /// Output tokens of completed requests.
+    pub output_tok_s: Option<f64>,
+    /// Output tokens of completed requests within all targets.
+    pub good_output_tok_s: Option<f64>,
+}
+
+impl Rates {
+    fn of(run: &RunRecord, good: &good::Good) -> Self {
+        let over_s = run.end.as_secs_f64();
+        let rate = |n: u64| (over_s > 0.0).then(|| n as f64 / over_s);
+        let completed = || {
+            run.requests
+                .iter()
+                .filter(|r| r.status == crate::record::Status::Completed)
+        };
+        Self {
+            over_s,
+            request_rps: rate(completed().count() as u64),
+            goodput_rps: rate(good.requests()),
+            output_tok_s: rate(completed().map(|r| u64::from(r.output_tokens)).sum()),
+            good_output_tok_s: rate(good.output_tokens),
+        }
+    }
 }
 
 /// Why a cluster's run cannot be summarised.
@@ -179,6 +232,10 @@ impl ClusterSummary {
             scaling: scaling::scaling(run, cluster, good.window, options.target_utilisation),
             fairness: tenants::fairness(run, cluster, options)?,
             tenants: tenants::services(run, cluster, &good),
+            priority_cost: None,
+            work_conservation: conserving::conservation(run, cluster, &pools),
+            rates: Rates::of(run, &good),
+            slo: TargetShares::of(run, options, &good),
             tenant_names: tenant_names(options),
             cost: money::cost(run, &pools, options, &served, lost_share)?,
             energy: money::energy(run, cluster, options, &served)?,
@@ -272,10 +329,7 @@ fn limitations(
             && job.ended.is_none()
     };
     let ends_unknown = run.requests.iter().zip(&cluster.jobs).any(|(r, j)| lost(j, r));
-    let without_steps = run
-        .replicas
-        .iter()
-        .any(|r| r.step_ends.is_empty() && r.busy != Default::default());
+    let without_steps = !money::steps_were_kept(run);
     let said = [
         summary.cost.is_none().then(|| {
             let pools = without(|f| f.price.is_some());
@@ -311,7 +365,15 @@ fn limitations(
             "of requests that failed, timed out or were rejected the end was not kept: their waits are lower bounds".into()
         }),
         options.kv_bytes_per_token.is_none().then(|| "no KV byte-seconds: the KV bytes of a token are not known".into()),
-        without_steps.then(|| "steps were not kept: queues are those of the gateway alone".into()),
+        without_steps.then(|| {
+            "steps were not kept: queues are those of the gateway alone, and there is no peak power".into()
+        }),
+        (cluster.events_beyond_end > 0).then(|| {
+            format!(
+                "{} events of control loops after the last step and the last request are not in the timeline",
+                cluster.events_beyond_end
+            )
+        }),
     ];
     said.into_iter().flatten().collect()
 }

@@ -94,6 +94,13 @@ pub fn streamed_account(
     Ok((cost, energy(&run, cluster, options, served)?))
 }
 
+/// Whether the record has the steps of a run that computed something. A replica alone may be busy without any: its first
+/// one broke off.
+pub fn steps_were_kept(run: &RunRecord) -> bool {
+    let idle = run.replicas.iter().all(|r| r.busy == Busy::default());
+    idle || run.replicas.iter().any(|r| !r.step_ends.is_empty())
+}
+
 /// One rank's devices.
 struct RankPower<'a> {
     power: &'a PowerModel,
@@ -153,14 +160,10 @@ pub fn energy(
         Energy::of(&devices, served, pue)
     };
     let mut energy = of(false, options.pue.clone())?;
-    let without_steps = run
-        .replicas
-        .iter()
-        .any(|r| r.step_ends.is_empty() && r.busy != Default::default());
-    energy.peak_w = if without_steps {
-        None
-    } else {
+    energy.peak_w = if steps_were_kept(run) {
         of(true, None)?.peak_w
+    } else {
+        None
     };
     Ok(Some(energy))
 }

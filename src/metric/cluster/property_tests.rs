@@ -84,7 +84,13 @@ proptest! {
         let prefilled: u64 = s.pools.iter().map(|p| p.served.prefilled).sum();
         prop_assert_eq!(prefilled, s.total.served.prefilled);
         let o = &s.outcomes;
-        prop_assert_eq!(o.offered, o.completed + o.failed + o.timed_out + o.rejected + o.unfinished + o.surplus);
+        prop_assert_eq!(o.offered, o.by_state().iter().map(|(_, n)| n).sum::<u64>());
+        prop_assert!(s.rates.goodput_rps <= s.rates.request_rps && s.rates.good_output_tok_s <= s.rates.output_tok_s);
+        for conserving in &s.work_conservation {
+            let idle = conserving.idle_while_backlogged_s.unwrap_or(0.0);
+            let ready: f64 = s.pools.iter().filter(|p| p.pool == conserving.pool).map(|p| p.phases.ready_idle + p.phases.ready_busy).sum();
+            prop_assert!(idle >= 0.0 && idle <= ready * (1.0 + 1e-9) + 1e-12);
+        }
         let tenants: u64 = s.fairness.tenants.iter().map(|t| t.offered).sum();
         prop_assert_eq!(tenants, o.offered);
         let cost = s.cost.unwrap();

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::curve::gateway_queue;
 use crate::metric::percentile::{Sample, Stats};
-use crate::record::{ClusterRecord, RunRecord, Status};
+use crate::record::{ClusterRecord, JobRecord, RunRecord, Status};
 use crate::units::SimTime;
 
 /// Requests and attempts.
@@ -27,6 +27,9 @@ pub struct Outcomes {
     pub unfinished: u64,
     /// Of the unfinished, open when nobody could ever serve them.
     pub stranded: u64,
+    /// The run was cut off before their clients sent them.
+    #[serde(default)]
+    pub unsent: u64,
     /// Completed, and not counted by their load generator.
     pub surplus: u64,
     /// Requests that were tried again.
@@ -37,20 +40,37 @@ pub struct Outcomes {
     pub retries_refused: u64,
     /// Requests that went on where a group had broken off; null when that was not kept.
     pub resumed: Option<u64>,
-    /// Attempts to answer them, retries and hedges among them.
+    /// Times that requests were sent to a group to be answered: first tries, retries that came so far, and hedges. Prefills
+    /// for another group are none of these.
     pub attempts: u64,
-    /// Attempts over requests of which there was one: retry amplification. Null without any.
+    /// First tries: requests that their clients sent.
+    #[serde(default)]
+    pub first_tries: u64,
+    /// Copies of requests that were sent to a second group while the first one was still at it; no retries.
+    #[serde(default)]
+    pub hedges: u64,
+    /// Retry amplification: first tries and retries, over first tries. Null without any.
     pub amplification: Option<f64>,
     /// Attempts of the request that had most.
     pub most_attempts: u64,
     /// Output tokens of attempts that did not become the answer.
     pub wasted_output_tokens: u64,
-    /// Prompt tokens that those attempts were asked to compute.
+    /// Prompt tokens that those attempts were asked to compute, and of prefills whose result did not reach its reader.
     pub wasted_input_tokens: u64,
     /// Output tokens of attempts that were given up.
     pub cancelled_output_tokens: u64,
-    /// An estimate of the share of all work that was for nothing: tokens wasted, cancelled and of requests that did not
-    /// complete, over these and the tokens of those that did; an output token counts as many input tokens as in fairness.
+    /// Prompt tokens that those attempts had begun to compute.
+    #[serde(default)]
+    pub cancelled_input_tokens: u64,
+    /// Prompt tokens that engines were asked to compute for nothing: those of all attempts that they began (prefills for
+    /// others among them, and what was computed again after a transfer broke off), less the prompts of served requests.
+    #[serde(default)]
+    pub lost_input_tokens: u64,
+    /// Output tokens for nothing: those of all attempts, less those of served requests.
+    #[serde(default)]
+    pub lost_output_tokens: u64,
+    /// Share of all work that was for nothing: lost tokens over these and the tokens of served requests; an output token
+    /// counts as many input tokens as in fairness. An estimate, as a prompt that was begun counts whole.
     pub lost_work_share: Option<f64>,
 }
 
@@ -58,24 +78,18 @@ impl Outcomes {
     /// Counts them. An output token is worth `output` input tokens.
     pub fn of(run: &RunRecord, cluster: &ClusterRecord, good: u64, (input, output): (f64, f64)) -> Self {
         let count = |status| run.requests.iter().filter(|r| r.status == status).count() as u64;
-        let sum = |of: fn(&crate::record::JobRecord) -> u32| -> u64 {
-            cluster.jobs.iter().map(|j| u64::from(of(j))).sum()
-        };
-        let attempts = sum(|j| j.attempts);
-        let tried = cluster.jobs.iter().filter(|j| j.attempts > 0).count() as u64;
-        let wasted = (sum(|j| j.wasted_input_tokens), sum(|j| j.wasted_output_tokens));
-        let mut served_work = 0.0;
-        let mut lost_work =
-            input * wasted.0 as f64 + output * (wasted.1 + cluster.cancelled_output_tokens) as f64;
-        for request in run.requests.iter().filter(|r| r.first_scheduled.is_some()) {
-            let work = input * f64::from(request.input_tokens) + output * f64::from(request.output_tokens);
-            *if request.status.is_served() {
-                &mut served_work
-            } else {
-                &mut lost_work
-            } += work;
-        }
-        let all_work = served_work + lost_work;
+        let sum = |of: fn(&JobRecord) -> u32| -> u64 { cluster.jobs.iter().map(|j| u64::from(of(j))).sum() };
+        let (retries, unsent) = (sum(|j| j.retries), count(Status::Unsent));
+        let first_tries = run.requests.len() as u64 - unsent;
+        let served = || run.requests.iter().filter(|r| r.status.is_served());
+        let useful_input: u64 = served().map(|r| u64::from(r.input_tokens)).sum();
+        let useful_output: u64 = served().map(|r| u64::from(r.output_tokens)).sum();
+        let lost_input = cluster.attempted_input_tokens.saturating_sub(useful_input);
+        let lost_output = cluster.attempted_output_tokens.saturating_sub(useful_output);
+        let work = |inputs: u64, outputs: u64| input * inputs as f64 + output * outputs as f64;
+        let lost_work = work(lost_input, lost_output);
+        let all_work = lost_work + work(useful_input, useful_output);
+        let resumed = |j: &&JobRecord| j.resumes.is_some_and(|n| n > 0);
         let kept = cluster.jobs.iter().any(|j| j.resumes.is_some());
         Self {
             offered: run.requests.len() as u64,
@@ -86,25 +100,38 @@ impl Outcomes {
             rejected: count(Status::Rejected),
             unfinished: count(Status::Unfinished),
             stranded: cluster.stranded.into(),
+            unsent,
             surplus: count(Status::Surplus),
             retried: cluster.jobs.iter().filter(|j| j.retries > 0).count() as u64,
-            retries: sum(|j| j.retries),
+            retries,
             retries_refused: cluster.retries_refused,
-            resumed: kept.then(|| {
-                cluster
-                    .jobs
-                    .iter()
-                    .filter(|j| j.resumes.is_some_and(|n| n > 0))
-                    .count() as u64
-            }),
-            attempts,
-            amplification: (tried > 0).then(|| attempts as f64 / tried as f64),
+            resumed: kept.then(|| cluster.jobs.iter().filter(resumed).count() as u64),
+            attempts: sum(|j| j.attempts),
+            first_tries,
+            hedges: sum(|j| j.hedges),
+            amplification: (first_tries > 0).then(|| (first_tries + retries) as f64 / first_tries as f64),
             most_attempts: cluster.jobs.iter().map(|j| j.attempts).max().unwrap_or(0).into(),
-            wasted_output_tokens: wasted.1,
-            wasted_input_tokens: wasted.0,
+            wasted_output_tokens: sum(|j| j.wasted_output_tokens),
+            wasted_input_tokens: sum(|j| j.wasted_input_tokens),
             cancelled_output_tokens: cluster.cancelled_output_tokens,
+            cancelled_input_tokens: cluster.cancelled_input_tokens,
+            lost_input_tokens: lost_input,
+            lost_output_tokens: lost_output,
             lost_work_share: (all_work > 0.0).then(|| lost_work / all_work),
         }
+    }
+
+    /// Requests by their terminal state, each offered one in exactly one of these.
+    pub const fn by_state(&self) -> [(&'static str, u64); 7] {
+        [
+            ("completed", self.completed),
+            ("failed", self.failed),
+            ("timed out", self.timed_out),
+            ("rejected", self.rejected),
+            ("unfinished", self.unfinished),
+            ("unsent", self.unsent),
+            ("surplus", self.surplus),
+        ]
     }
 }
 

@@ -78,7 +78,7 @@ pub fn fairness(
     Ok(Fairness::of(&rows, &weights, options.token_weights)?)
 }
 
-fn row(
+pub(super) fn row(
     request: &RequestRecord,
     job: &JobRecord,
     run_end: SimTime,

@@ -68,7 +68,9 @@ fn requests_retries_and_waste() {
         ),
         (1, 2, 1, 52, 3)
     );
-    assert_relative_eq!(o.amplification.unwrap(), 1.04);
+    assert_eq!((o.first_tries, o.hedges, o.unsent), (53, 0, 0));
+    assert_relative_eq!(o.amplification.unwrap(), 55.0 / 53.0);
+    assert_eq!((o.lost_input_tokens, o.lost_output_tokens), (100, 11));
     assert_eq!(o.resumed, None, "nobody kept it");
     // 100 in and 7 + 4 out wasted, at 1 and 2; 50 requests of 100 in and 10 out served.
     assert_relative_eq!(o.lost_work_share.unwrap(), 122.0 / (122.0 + 6_000.0));

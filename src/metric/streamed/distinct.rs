@@ -34,6 +34,36 @@ impl Distinct {
         slot.1 += count;
     }
 
+    /// Counts a value `count` times less; what it was not counted for stays 0.
+    pub fn remove(&mut self, value: u64, count: u64) {
+        if self.slots.is_empty() || count == 0 {
+            return;
+        }
+        let mut free = self.slot_of(value);
+        let left = self.slots[free].1.saturating_sub(count);
+        if left > 0 || self.slots[free].1 == 0 {
+            self.slots[free].1 = left;
+            return;
+        }
+        self.slots[free].1 = 0;
+        self.len -= 1;
+        // What was probed past the free slot moves up.
+        let mask = self.slots.len() - 1;
+        let mut at = free;
+        loop {
+            at = (at + 1) & mask;
+            if self.slots[at].1 == 0 {
+                return;
+            }
+            let wanted = (self.slots[at].0.wrapping_mul(MULTIPLIER) >> 32) as usize & mask;
+            if (at.wrapping_sub(wanted) & mask) >= (at.wrapping_sub(free) & mask) {
+                self.slots[free] = self.slots[at];
+                self.slots[at].1 = 0;
+                free = at;
+            }
+        }
+    }
+
     /// Where a value is, or will be.
     fn slot_of(&self, value: u64) -> usize {
         let mask = self.slots.len() - 1;
@@ -73,6 +103,18 @@ mod tests {
             let sorted = Sample::from_counts(pairs.into_iter().map(|(v, c)| (v << 32, c)).collect());
             prop_assert_eq!(table.len(), sorted.counts().count());
             prop_assert_eq!(Sample::from_counts(table.counts().collect()), sorted);
+        }
+
+        #[test]
+        fn what_is_taken_out_was_never_in(
+            stays in prop::collection::vec((0u64..300, 0u64..3), 0..300), goes in prop::collection::vec((0u64..300, 0u64..3), 0..300),
+        ) {
+            let (mut table, mut whole) = (Distinct::default(), Distinct::default());
+            stays.iter().for_each(|&(v, c)| table.add(v, c));
+            stays.iter().chain(&goes).for_each(|&(v, c)| whole.add(v, c));
+            goes.iter().for_each(|&(v, c)| whole.remove(v, c));
+            prop_assert_eq!(table.len(), whole.len());
+            prop_assert_eq!(Sample::from_counts(table.counts().collect()), Sample::from_counts(whole.counts().collect()));
         }
     }
 }

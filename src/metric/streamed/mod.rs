@@ -6,14 +6,17 @@
 //! note names them.
 //!
 //! What is kept: sums and samples; for each replica the falling sequence of its longest gaps, which is cut whenever no
-//! measured request goes on decoding; and for each request in the system a few counts ([`RequestInFlight`]).
+//! measured request goes on decoding; and for each request in the system a few counts ([`RequestInFlight`]). Of a
+//! cluster, whose attempts may be given up, beside it the stretches of steps that each request in the system has tokens of.
 
+mod attempts;
 mod distinct;
 mod replica;
 mod sample;
 #[cfg(test)]
 mod tests;
 
+use self::attempts::{Gap, Stretch, Stretches};
 use self::replica::{ReplicaState, Scratch};
 use self::sample::{GAPS_EXACT_UP_TO, StreamedSample};
 use super::bins::RELATIVE_ERROR;
@@ -38,6 +41,8 @@ struct View {
     outbound: SimDuration,
     /// What each output token delays those after it by.
     per_token_ns: u64,
+    /// Attempts may be given up.
+    keeps_attempts: bool,
 }
 
 impl View {
@@ -52,13 +57,15 @@ impl View {
 }
 
 /// What is kept of a request while it is in the system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RequestInFlight {
     profile: GapProfile,
     /// Gaps over the limit that its replica had seen by the request's last chunk.
     over_at_last: u64,
     /// Tokens of its last chunk.
     last_tokens: u32,
+    /// Its chunks, where attempts may be given up.
+    stretches: Stretches,
 }
 
 /// Listens to a run and summarises it.
@@ -101,6 +108,7 @@ impl StreamedSummary {
                 front_end: *front_end,
                 outbound: front_end.outbound,
                 per_token_ns: front_end.per_output_token.as_nanos(),
+                keeps_attempts: false,
             },
             tally: Tally::default(),
             samples: PerLatency {
@@ -114,6 +122,66 @@ impl StreamedSummary {
             last_seen: SimTime::ZERO,
             inexact: 0,
             scratch: Scratch::default(),
+        }
+    }
+
+    /// A listener to a run whose attempts may be given up ([`Recorder::given_up`]): it remembers the chunks of all that are
+    /// in the system, and the steps since the oldest of them began.
+    #[must_use]
+    pub fn with_attempts(mut self) -> Self {
+        self.view.keeps_attempts = true;
+        self
+    }
+
+    /// Keeps what has been counted of a chunk or of more.
+    fn remember(&mut self, kept: &mut RequestInFlight, stretch: Stretch) {
+        let (number, step) = (stretch.replica, stretch.first_step);
+        if kept.stretches.extend(stretch)
+            && let Some(Some(replica)) = self.replicas.get_mut(number as usize)
+        {
+            replica.log.need(step);
+        }
+    }
+
+    /// The steps of a request that has left the system are needed no more.
+    fn release_steps(&mut self, kept: &RequestInFlight) {
+        for (number, step) in kept.stretches.roots() {
+            if let Some(Some(replica)) = self.replicas.get_mut(number as usize) {
+                replica.log.release(step);
+            }
+        }
+    }
+
+    /// Takes out what was counted of a stretch.
+    fn take_out(&mut self, stretch: &Stretch, is_measured: bool) {
+        let view = &self.view;
+        let Some(Some(replica)) = self.replicas.get_mut(stretch.replica as usize) else {
+            return;
+        };
+        let mut last_end = None;
+        let (mut before, tokens) = (stretch.before, stretch.tokens);
+        for step in stretch.first_step..stretch.first_step + stretch.steps {
+            let Some(end) = replica.log.end(step) else {
+                self.inexact += 1;
+                return;
+            };
+            if view.window.contains(view.seen(end, before)) {
+                self.visible_tokens = self.visible_tokens.saturating_sub(tokens.into());
+            }
+            before = before.saturating_add(tokens);
+            let within = last_end.map(|last| Gap {
+                nanoseconds: end
+                    .since(last)
+                    .as_nanos()
+                    .saturating_add(view.per_token_ns.saturating_mul(tokens.into())),
+                is_pooled: view.per_token_ns == 0 || tokens == 1,
+            });
+            last_end = Some(end);
+            if let Some(gap) = within.or(stretch.first_gap).filter(|_| is_measured)
+                && !(gap.is_pooled && replica.take_back(step))
+            {
+                self.samples.itl.remove(gap.nanoseconds, 1);
+            }
         }
     }
 
@@ -261,15 +329,20 @@ impl Recorder for StreamedSummary {
         if view.window.contains(view.seen(chunk.end, request.output_tokens)) {
             self.visible_tokens += u64::from(chunk.tokens);
         }
-        if self.measured(request) {
-            let replica = self.replicas.get_mut(request.replica as usize);
-            let mut replica = replica.and_then(Option::as_deref_mut);
-            if let Some(last) = request.last_token {
-                let delay = view.per_token_ns.saturating_mul(u64::from(kept.last_tokens));
-                let gap = chunk.end.since(last).as_nanos().saturating_add(delay);
-                kept.profile.see(gap, view.gap_limit_ns);
+        let (mut counted, is_measured) = (None, self.measured(request));
+        let replica = self.replicas.get_mut(request.replica as usize);
+        let mut replica = replica.and_then(Option::as_deref_mut);
+        if let Some(last) = request.last_token {
+            let delay = view.per_token_ns.saturating_mul(u64::from(kept.last_tokens));
+            let gap = chunk.end.since(last).as_nanos().saturating_add(delay);
+            kept.profile.see(gap, view.gap_limit_ns);
+            if is_measured {
                 // Gaps of requests that go on are pooled by step, as after one token.
                 let pooled = chunk.continues && delay == view.per_token_ns;
+                counted = Some(Gap {
+                    nanoseconds: gap,
+                    is_pooled: pooled,
+                });
                 if !chunk.continues {
                     self.samples.itl.add(gap, 1);
                 } else if !pooled {
@@ -280,10 +353,21 @@ impl Recorder for StreamedSummary {
                     }
                 }
             }
-            kept.profile.chunks += 1;
-            kept.over_at_last = replica.map_or(0, |r| r.over_upto(chunk.step));
         }
+        kept.profile.chunks += 1;
+        kept.over_at_last = replica.map_or(0, |r| r.over_upto(chunk.step));
         kept.last_tokens = chunk.tokens;
+        if self.view.keeps_attempts {
+            let stretch = Stretch {
+                replica: request.replica,
+                first_step: chunk.step,
+                steps: 1,
+                tokens: chunk.tokens,
+                before: request.output_tokens,
+                first_gap: counted,
+            };
+            self.remember(kept, stretch);
+        }
     }
 
     fn further_chunks(
@@ -307,21 +391,51 @@ impl Recorder for StreamedSummary {
             }
             let longest = replica.longest_of_newest(steps);
             kept.profile.longest_ns = kept.profile.longest_ns.max(longest);
-            kept.profile.over_limit += replica.over().saturating_sub(kept.over_at_last);
-            kept.profile.chunks += u64::from(steps);
-            kept.over_at_last = replica.over();
+        }
+        // Those that are not measured count in goodput where they end in the window.
+        kept.profile.over_limit += replica.over().saturating_sub(kept.over_at_last);
+        kept.profile.chunks += u64::from(steps);
+        kept.over_at_last = replica.over();
+        if self.view.keeps_attempts {
+            let first_step = replica.steps_so_far().saturating_sub(steps.into());
+            // It follows its last chunk directly, so the gap before it is that of its step.
+            let before_it = first_step.checked_sub(1).and_then(|step| replica.log.end(step));
+            let ends = before_it.zip(replica.log.end(first_step));
+            let first_gap = ends.filter(|_| self.measured(request)).map(|(last, end)| Gap {
+                nanoseconds: end.since(last).as_nanos().saturating_add(self.view.per_token_ns),
+                is_pooled: true,
+            });
+            let stretch = Stretch {
+                replica: request.replica,
+                first_step,
+                steps: steps.into(),
+                tokens: 1,
+                before: request.output_tokens,
+                first_gap,
+            };
+            self.remember(kept, stretch);
         }
         kept.last_tokens = 1;
     }
 
+    fn given_up(&mut self, request: &RequestRecord, kept: RequestInFlight) {
+        let is_measured = self.measured(request);
+        for stretch in kept.stretches.all() {
+            self.take_out(stretch, is_measured);
+        }
+        self.release_steps(&kept);
+    }
+
     fn ended(&mut self, _id: RequestId, mut request: RequestRecord, kept: RequestInFlight) {
+        self.release_steps(&kept);
         if self.view.front_end.delays_tokens() {
             let before_last = request.output_tokens.saturating_sub(kept.last_tokens);
             request.first_token = request.first_token.map(|t| self.view.seen(t, 0));
             request.last_token = request.last_token.map(|t| self.view.seen(t, before_last));
             self.last_seen = self.last_seen.max(request.last_token.unwrap_or_default());
         }
-        self.tally.run.count(&request, &self.view.window);
+        let good = self.options.slo.meets_all(&request, &kept.profile);
+        self.tally.run.count(&request, &self.view.window, Some(good));
         if let Some(backlog) = &mut self.backlog {
             backlog.count(&request);
         }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::View;
+use super::attempts::StepEnds;
 use super::sample::StreamedSample;
 use crate::metric::gauges::GaugeSums;
 use crate::metric::moments::Moments;
@@ -34,6 +35,8 @@ pub(super) struct ReplicaState {
     pub joined: u64,
     /// Newest ends of steps.
     ends: VecDeque<SimTime>,
+    /// Ends of steps of which attempts may be given up; empty where none is.
+    pub log: StepEnds,
 }
 
 /// A gap that some requests saw, of which single ones may turn out to have seen another.
@@ -102,6 +105,9 @@ impl ReplicaState {
         }
         if view.is_bounded() {
             self.note_seen(ends, view);
+        }
+        if view.keeps_attempts {
+            self.log.add(ends);
         }
         self.gaps(run, (&later, rising), view, scratch, itl);
         self.steps += n as u64;
@@ -274,6 +280,11 @@ impl ReplicaState {
     /// Gaps over the limit so far.
     pub fn over(&self) -> u64 {
         self.over
+    }
+
+    /// Steps so far.
+    pub fn steps_so_far(&self) -> u64 {
+        self.steps
     }
 
     #[cfg(test)]

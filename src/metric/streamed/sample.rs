@@ -57,6 +57,15 @@ impl StreamedSample {
         }
     }
 
+    /// Takes out `value`, which was added, `count` times.
+    pub fn remove(&mut self, value: u64, count: u64) {
+        self.moments.remove(value, count);
+        match &mut self.values {
+            Values::Exact(distinct) => distinct.remove(value, count),
+            Values::Binned(bins) => bins.remove(value, count),
+        }
+    }
+
     /// Adds each value `count` times; `moments` are those of the values, and `rising` says that they never fall.
     pub fn add_slice(&mut self, values: &[u64], moments: &Moments, rising: bool, count: u64) {
         if count == 0 {
@@ -117,7 +126,14 @@ impl StreamedSample {
             Values::Exact(distinct) => Figures::of_counts(distinct.counts().collect()),
             Values::Binned(bins) => {
                 let ends = self.moments.min().zip(self.moments.max());
-                let (min, max) = ends.unwrap_or_default();
+                let (mut min, mut max) = ends.unwrap_or_default();
+                // An end that was taken out leaves its bin empty: the next one that is not tells the end.
+                let mut middles = bins.middles().map(|(v, _)| v);
+                let first = middles.next().unwrap_or(min);
+                let last = middles.last().unwrap_or(first);
+                let is_beyond = |end: u64, bin: u64| end.abs_diff(bin) > bin / 2048 + 1;
+                min = if is_beyond(min, first) { first } else { min };
+                max = if is_beyond(max, last) { last } else { max };
                 // No value lies outside the ends, which are known.
                 let middles = bins.middles().map(|(v, c)| (v.clamp(min, max), c));
                 let sample = Sample::from_counts(middles.collect());

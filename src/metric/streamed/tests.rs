@@ -208,6 +208,8 @@ proptest! {
     #[test]
     fn a_streamed_summary_is_the_summary_of_the_record(run in run(), options in options(), seed: u64) {
         let whole = Summary::of(&run, &options);
+        let goodput = whole.slo.as_ref().and_then(|slo| slo.goodput_rps);
+        prop_assert!(goodput <= whole.throughput.request_rps, "{goodput:?}");
         for telling in [Telling::Singly, Telling::Together, Telling::Mixed(seed)] {
             let listener = StreamedSummary::new(&options, arrivals(&run, &options), &FrontEnd::default());
             prop_assert_eq!(&told(&run, listener, telling), &whole);

@@ -152,6 +152,7 @@ fn request(row: &RequestRow) -> Result<RequestRecord, String> {
         finish_reason: row.finish_reason,
         replica: row.replica,
         priority: row.priority,
+        tenant: row.tenant,
         tokens: TokenLog::Segments(Vec::new()),
     })
 }

@@ -27,10 +27,14 @@ const WIDTH: Option<u16> = Some(160);
 pub fn all_tables(summary: &ClusterSummary) -> Vec<Table> {
     let mut all = vec![
         tables::outcomes(summary),
+        tables::rates(summary),
         tables::gateway(summary),
         tables::pools(summary),
         tables::pool_phases(summary),
     ];
+    if let Some(targets) = tables::targets(summary) {
+        all.insert(1, targets);
+    }
     if summary.groups.len() <= tables::FEW_GROUPS {
         all.extend([tables::groups(summary), tables::group_phases(summary)]);
     }
@@ -42,6 +46,7 @@ pub fn all_tables(summary: &ClusterSummary) -> Vec<Table> {
     all.extend(troubles::recoveries(summary));
     all.extend(troubles::scaling(summary));
     all.extend(tenants::tenants(summary));
+    all.extend(tenants::victims(summary));
     all.extend(money::cost(summary));
     all.extend(money::energy(summary));
     all

@@ -60,7 +60,8 @@ pub(super) fn cost(summary: &ClusterSummary) -> Option<Table> {
     table.push(all);
     let figure = |x: Option<f64>| Cell::from(x).display();
     table.note = Some(format!(
-        "{} USD a good request, {} USD a million good output tokens, {} USD a million output tokens.",
+        "{} USD a good request, {} USD a million good output tokens, {} USD a million output tokens: money, requests and tokens \
+         of the whole run, what drains after the last arrival included.",
         figure(cost.usd_per_good_request),
         figure(cost.usd_per_m_good_output_tokens),
         figure(cost.usd_per_m_output_tokens),

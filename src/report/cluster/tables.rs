@@ -37,12 +37,19 @@ pub(super) fn outcomes(summary: &ClusterSummary) -> Table {
             ("rejected", o.rejected.into(), "requests"),
             ("unfinished", o.unfinished.into(), "requests"),
             ("of these, stranded", o.stranded.into(), "requests"),
+            ("unsent", o.unsent.into(), "requests"),
+            ("not counted by their client", o.surplus.into(), "requests"),
             ("tried again", o.retried.into(), "requests"),
             ("resumed elsewhere", o.resumed.into(), "requests"),
             ("retries", o.retries.into(), "attempts"),
             ("retries refused", o.retries_refused.into(), "attempts"),
             ("attempts", o.attempts.into(), "attempts"),
-            ("retry amplification", o.amplification.into(), "attempts/request"),
+            ("hedges", o.hedges.into(), "attempts"),
+            (
+                "retry amplification, first tries and retries over first tries",
+                o.amplification.into(),
+                "tries/request",
+            ),
             ("most attempts of one request", o.most_attempts.into(), "attempts"),
             ("prompt tokens wasted", o.wasted_input_tokens.into(), "tokens"),
             ("output tokens wasted", o.wasted_output_tokens.into(), "tokens"),
@@ -52,12 +59,72 @@ pub(super) fn outcomes(summary: &ClusterSummary) -> Table {
                 "tokens",
             ),
             (
+                "prompt tokens for nothing, all",
+                o.lost_input_tokens.into(),
+                "tokens",
+            ),
+            (
+                "output tokens for nothing, all",
+                o.lost_output_tokens.into(),
+                "tokens",
+            ),
+            (
                 "work for nothing, estimate",
                 share(o.lost_work_share),
                 "of all work",
             ),
         ],
     )
+}
+
+/// How the targets were met, each by itself and all together; nothing without targets.
+pub(super) fn targets(summary: &ClusterSummary) -> Option<Table> {
+    let slo = summary.slo.as_ref()?;
+    let mut columns: Vec<Column> = vec![Column::plain("target"), Column::with_unit("at most", "ms")];
+    columns.extend([
+        Column::with_unit("met", "requests"),
+        Column::with_unit("attainment", "share of offered"),
+    ]);
+    let mut table = Table::new("Targets over the whole run", columns);
+    for t in &slo.targets {
+        let target = (1e3 * t.target_s).into();
+        table.push(vec![
+            t.metric.name().into(),
+            target,
+            t.met.into(),
+            share(t.attainment),
+        ]);
+    }
+    table.push(vec![
+        "all of them".into(),
+        Cell::Absent,
+        slo.met.into(),
+        share(slo.attainment),
+    ]);
+    Some(table)
+}
+
+/// Rates over the whole run, and how much of it groups were idle while something waited.
+pub(super) fn rates(summary: &ClusterSummary) -> Table {
+    let r = &summary.rates;
+    let mut table = figures(
+        "Rates over the whole run",
+        [
+            ("over", r.over_s.into(), "s"),
+            ("throughput", r.request_rps.into(), "requests/s"),
+            ("goodput", r.goodput_rps.into(), "requests/s"),
+            ("output of completed requests", r.output_tok_s.into(), "tokens/s"),
+            ("output of good requests", r.good_output_tok_s.into(), "tokens/s"),
+        ],
+    );
+    for pool in &summary.work_conservation {
+        table.push(vec![
+            format!("{}: idle while requests waited", pool.pool).into(),
+            share(pool.share_of_ready),
+            "of its ready time".into(),
+        ]);
+    }
+    table
 }
 
 /// The queue in front.

@@ -28,14 +28,7 @@ const WORK: [Figure; 6] = [
     ("work done", Some("share"), |(t, ..)| share(t.completed_share)),
 ];
 
-/// For people: nothing for a tenant that asked for less than its share and got it.
-const OFF: [Figure; 1] = [(
-    "off its due while it waited",
-    Some("service over due - 1"),
-    |(t, ..)| deviation(t.share_deviation.filter(|_| !t.asked_less)),
-)];
-
-/// For a file: both apart.
+/// A tenant that asked for less than its share may have been kept from it all the same, so both are told.
 const OFF_AND_WHY: [Figure; 2] = [
     (
         "off its due while it waited",
@@ -111,11 +104,11 @@ pub(super) fn tenants(summary: &ClusterSummary) -> Vec<Table> {
     if summary.fairness.tenants.len() < 2 {
         return Vec::new();
     }
-    let mut work = table("Tenants", &[&WHO, &WORK, &OFF], summary);
+    let mut work = table("Tenants", &[&WHO, &WORK, &OFF_AND_WHY], summary);
     let index = |x: Option<f64>| x.map_or_else(|| "–".to_owned(), short);
     work.note = Some(format!(
-        "Off its due counts only while something of the tenant waited; a dash: nothing was due then, or the tenant asked for less \
-         than its share and got it.\nJain's index of work done in the whole run over weight {} (the same for every policy \
+        "Off its due counts only while something of the tenant waited; a dash: nothing was due then. A tenant that asked for \
+         less than its share got all of it in the end, and may have waited for it.\nJain's index of work done in the whole run over weight {} (the same for every policy \
          when all is served in the end), of service over service due while they waited {}.",
         index(summary.fairness.jain_completed),
         index(summary.fairness.jain_backlogged),
@@ -126,6 +119,45 @@ pub(super) fn tenants(summary: &ClusterSummary) -> Vec<Table> {
         work,
         table("Tenants: waits and KV", &[&WHO, &WAITS], summary),
     ]
+}
+
+/// What priorities cost each class, where that was asked for and there are any.
+pub(super) fn victims(summary: &ClusterSummary) -> Option<Table> {
+    let cost = summary.priority_cost.as_ref()?;
+    let mut columns = vec![Column::plain("tenant"), Column::plain("priority")];
+    columns.extend([
+        Column::plain("served first"),
+        Column::with_unit("offered", "requests"),
+        Column::with_unit("completed, fewer by", "requests"),
+        Column::with_unit("attainment, less by", "share of offered"),
+        Column::with_unit("TTFT mean, more by", "ms"),
+        Column::with_unit("TTFT p99, more by", "ms"),
+        Column::with_unit("wait mean, more by", "s"),
+        Column::with_unit("wait most, more by", "s"),
+        Column::with_unit("starved most, more by", "s"),
+    ]);
+    let mut table = Table::new("What priorities cost", columns);
+    for c in &cost.classes {
+        let name = summary.tenant_names.get(&c.tenant).cloned();
+        table.push(vec![
+            name.unwrap_or_else(|| c.tenant.to_string()).into(),
+            c.priority.to_string().into(),
+            if c.is_favoured { "yes" } else { "no" }.into(),
+            c.offered.into(),
+            (c.completed_lost as f64).into(),
+            share(c.attainment_lost),
+            ms(c.ttft_mean_added_s),
+            ms(c.ttft_p99_added_s),
+            c.queue_age_mean_added_s.into(),
+            c.queue_age_max_added_s.into(),
+            c.starvation_added_s.into(),
+        ]);
+    }
+    table.note = Some(
+        "Against the same requests with equal priorities and the same seed; what is negative was gained."
+            .into(),
+    );
+    Some(table)
 }
 
 /// A row a tenant, with everything: for a file.

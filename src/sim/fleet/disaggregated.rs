@@ -301,8 +301,8 @@ impl<R: Recorder> Fleet<'_, R> {
             let output = self.attempts.live(place).record.output_tokens;
             self.cancel(place);
             if !self.jobs.has_ended(job) && self.jobs.get(job).places.is_empty() {
-                self.jobs.get(job).told.wasted_output_tokens += output;
-                self.jobs.get(job).prefilled = None;
+                // Its prompt, too, was computed for nothing: that is counted as it is turned down.
+                self.waste(job, output, 0);
                 self.turned_down(job, Cause::Failed);
             }
             return;
@@ -311,6 +311,14 @@ impl<R: Recorder> Fleet<'_, R> {
         let blocks = u32::try_from(moved / pool.block_bytes.max(1)).unwrap_or(u32::MAX);
         let cached = reading.load.map_or(0, |l| l.cached_tokens);
         let valid = cached.saturating_add(blocks.saturating_mul(pool.engine.block_size));
+        let attempt = self.attempts.get(place);
+        let job = attempt.job;
+        let again = self.attempts.live(place).asked.input_tokens.saturating_sub(valid);
+        self.attempts.get(place).recomputed_tokens = again;
+        if !self.jobs.has_ended(job) {
+            // What was computed elsewhere and did not come.
+            self.waste(job, 0, again);
+        }
         self.touch(replica);
         self.replicas[replica as usize]
             .replica

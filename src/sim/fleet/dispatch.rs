@@ -273,7 +273,8 @@ impl<R: Recorder> Fleet<'_, R> {
         let replica = self.choose_rank(job, group);
         let j = self.jobs.get(job);
         let asked = asked_of(&j.asked, j.resumed_tokens, leg);
-        let (id, resumed) = (j.id, j.resumed_tokens > 0);
+        // A prefill goes on from nothing: it computes the prompt and all tokens since.
+        let (id, resumed) = (j.id, j.resumed_tokens > 0 && leg != Leg::Prefill);
         let carried = resumed.then(|| (j.record.clone(), std::mem::take(&mut j.kept)));
         let scheduled = j.record.scheduled;
         let is_measured = leg != Leg::Prefill && self.recorder.measures(scheduled);
@@ -287,6 +288,9 @@ impl<R: Recorder> Fleet<'_, R> {
             is_unheard: false,
             held: None,
             reading,
+            is_given_up: false,
+            resumed_tokens: j.resumed_tokens,
+            recomputed_tokens: 0,
         };
         self.last_progress = now;
         let size = (asked.input_tokens, asked.max_output_tokens);
@@ -295,6 +299,8 @@ impl<R: Recorder> Fleet<'_, R> {
         (live.record.scheduled, live.record.status) = (scheduled, Status::Unfinished);
         if let Some((record, kept)) = carried {
             live.record = record;
+            // Whether its own engine has begun with it; its job's record has the first time.
+            live.record.first_scheduled = None;
             live.kept = kept;
         }
         live.record.replica = replica;
@@ -411,7 +417,9 @@ impl<R: Recorder> Fleet<'_, R> {
             .choose(job, Among::Answering, Some(used))
             .filter(|&g| g != used);
         if let Some(group) = other {
-            self.jobs.get(job).hedges += 1;
+            let j = self.jobs.get(job);
+            j.hedges += 1;
+            j.told.hedges += 1;
             self.send_attempt(job, group, Leg::Whole, None);
         }
     }

@@ -2,12 +2,13 @@
 
 use super::config::Fate;
 use super::dispatch::no_tokens;
-use super::jobs::{JobNumber, JobState, Place};
+use super::jobs::{Attempt, JobNumber, JobState, Place};
 use super::world::{Event, Fleet, Wait};
 use crate::cluster::gateway::Cause;
 use crate::engine::Leg;
 use crate::record::{Recorder, RequestRecord, Status};
 use crate::sim::kernel::Class;
+use crate::sim::live::Live;
 use crate::units::SimDuration;
 
 /// A client notices a failure and sends again: a retry never comes sooner, so that a storm of them takes time.
@@ -107,8 +108,8 @@ impl<R: Recorder> Fleet<'_, R> {
             .config
             .front_end
             .seen(self.now(), self.attempts.live(place).tokens_before_last());
+        self.set_record(job, record, kept);
         let j = self.jobs.get(job);
-        (j.record, j.kept) = (record, kept);
         j.told.group = Some(group);
         j.places.retain(|&p| p != place);
         self.gateway.answered.push(seen);
@@ -155,6 +156,7 @@ impl<R: Recorder> Fleet<'_, R> {
         }
         self.leave_group(place);
         self.close_push(place);
+        self.attempts.get(place).is_given_up = true;
         self.stop_reading(place);
         let at = self.now() + self.config.gateway.cancel_latency;
         self.gateway.obligations += 1;
@@ -191,14 +193,48 @@ impl<R: Recorder> Fleet<'_, R> {
                 j.resumed_tokens = record.output_tokens;
                 j.told.resumes = j.told.resumes.map(|n| n + 1);
             }
-            (j.record, j.kept) = (record, kept);
+            self.set_record(job, record, kept);
         }
         let before = if resumes { 0 } else { output };
         self.waste(job, before, input);
         self.turned_down(job, cause);
     }
 
-    fn waste(&mut self, job: JobNumber, output: u32, input: u32) {
+    /// Forgets attempts that are over and hold nothing, the oldest first.
+    pub(super) fn forget_attempts(&mut self) {
+        while let Some((attempt, live)) = self.attempts.take_over() {
+            self.account(&attempt, &live);
+            // What no job has taken over.
+            self.recorder.given_up(&live.record, live.kept);
+        }
+    }
+
+    /// At the end of the run: all attempts that are left, over or not.
+    pub(super) fn forget_all_attempts(&mut self) {
+        while let Some((attempt, live)) = self.attempts.take_oldest() {
+            self.account(&attempt, &live);
+            // What no job has taken over.
+            self.recorder.given_up(&live.record, live.kept);
+        }
+    }
+
+    /// What an attempt has computed, whatever became of it.
+    fn account(&mut self, attempt: &Attempt, live: &Live<R::Request>) {
+        let has_begun = live.record.first_scheduled.is_some();
+        let input = match attempt.leg {
+            // It reads its prompt.
+            Leg::Decode => attempt.recomputed_tokens,
+            Leg::Whole | Leg::Prefill => live.asked.input_tokens,
+        };
+        let input = u64::from(input) * u64::from(has_begun);
+        let output = live.record.output_tokens.saturating_sub(attempt.resumed_tokens);
+        self.record.attempted_input_tokens += input;
+        // What a prefill samples is thrown away (rule D2).
+        self.record.attempted_output_tokens += u64::from(output) * u64::from(attempt.leg != Leg::Prefill);
+        self.record.cancelled_input_tokens += input * u64::from(attempt.is_given_up);
+    }
+
+    pub(super) fn waste(&mut self, job: JobNumber, output: u32, input: u32) {
         let told = &mut self.jobs.get(job).told;
         told.wasted_output_tokens = told.wasted_output_tokens.saturating_add(output);
         told.wasted_input_tokens = told.wasted_input_tokens.saturating_add(input);
@@ -246,13 +282,21 @@ impl<R: Recorder> Fleet<'_, R> {
     fn start_anew(&mut self, job: JobNumber) {
         let j = self.jobs.get(job);
         j.prefilled = None;
-        j.kept = Default::default();
-        j.record = RequestRecord {
+        let record = RequestRecord {
             scheduled: j.record.scheduled,
             sent: j.record.sent,
             status: Status::Unfinished,
             ..crate::sim::live::offered(&j.asked)
         };
+        self.set_record(job, record, Default::default());
+    }
+
+    /// What a client saw of a job is this from now on, and nothing of what it was before.
+    fn set_record(&mut self, job: JobNumber, record: RequestRecord, kept: R::Request) {
+        let j = self.jobs.get(job);
+        j.record = record;
+        let before = std::mem::replace(&mut j.kept, kept);
+        self.recorder.given_up(&j.record, before);
     }
 
     /// The wait before another try is over.
@@ -343,8 +387,7 @@ impl<R: Recorder> Fleet<'_, R> {
         let mut record = self.record_of(job, place);
         let kept = std::mem::take(&mut self.attempts.live(place).kept);
         self.recorder.broke(&mut record);
-        let j = self.jobs.get(job);
-        (j.record, j.kept) = (record, kept);
+        self.set_record(job, record, kept);
     }
 
     /// The run ends before this job does.
@@ -353,8 +396,7 @@ impl<R: Recorder> Fleet<'_, R> {
         if let Some(place) = place.filter(|&p| self.attempts.get(p).leg != Leg::Prefill) {
             let record = self.record_of(job, place);
             let kept = std::mem::take(&mut self.attempts.live(place).kept);
-            let j = self.jobs.get(job);
-            (j.record, j.kept) = (record, kept);
+            self.set_record(job, record, kept);
         }
         let j = self.jobs.get(job);
         if j.state != JobState::Due {

@@ -56,6 +56,15 @@ pub(super) struct Job<K> {
     pub told: JobRecord,
 }
 
+/// What is told of a request that nothing has happened to.
+pub(super) fn offered_job(asked: &TraceRequest) -> JobRecord {
+    JobRecord {
+        tenant: asked.tenant,
+        resumes: Some(0),
+        ..JobRecord::default()
+    }
+}
+
 /// Jobs in the order of sending. Those before the oldest that has not ended are gone.
 #[derive(Debug)]
 pub(super) struct Jobs<K> {
@@ -85,11 +94,7 @@ impl<K: Default> Jobs<K> {
             sent: at,
             ..offered(&asked)
         };
-        let told = JobRecord {
-            tenant: asked.tenant,
-            resumes: Some(0),
-            ..JobRecord::default()
-        };
+        let told = offered_job(&asked);
         self.window.push_back(Job {
             id,
             asked,
@@ -190,6 +195,12 @@ pub(super) struct Attempt {
     /// Its prefill's blocks are still at its group.
     pub held: Option<Held>,
     pub reading: Option<Reading>,
+    /// It was given up before it ended.
+    pub is_given_up: bool,
+    /// Output tokens of the attempts before it that it goes on from.
+    pub resumed_tokens: u32,
+    /// Prompt tokens that it computes again, as their transfer broke off.
+    pub recomputed_tokens: u32,
 }
 
 /// Attempts in the order of their starts, with what engines and recorder need of each.
@@ -242,18 +253,18 @@ impl<K: Default> Attempts<K> {
         self.first..self.first + self.window.len() as u32
     }
 
-    /// Forgets the oldest ones that are over and hold nothing.
-    pub fn forget(&mut self) {
-        while self
-            .window
-            .front()
-            .is_some_and(|a| a.is_over && a.held.is_none() && !a.is_unheard)
-            && self.live.oldest().is_some_and(|live| live.has_ended)
-        {
-            self.window.pop_front();
-            self.live.forget_oldest();
-            self.first += 1;
-        }
+    /// Takes out the oldest one, if it is over and holds nothing.
+    pub fn take_over(&mut self) -> Option<(Attempt, Live<K>)> {
+        let is_over = |a: &Attempt| a.is_over && a.held.is_none() && !a.is_unheard;
+        let has_ended = self.live.oldest().is_some_and(|live| live.has_ended);
+        (has_ended && self.window.front().is_some_and(is_over)).then(|| self.take_oldest())?
+    }
+
+    /// Takes out the oldest one, over or not.
+    pub fn take_oldest(&mut self) -> Option<(Attempt, Live<K>)> {
+        let oldest = self.window.pop_front()?;
+        self.first += 1;
+        Some((oldest, self.live.take_oldest()?))
     }
 }
 

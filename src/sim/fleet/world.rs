@@ -8,7 +8,7 @@ use super::config::{FleetConfig, PoolRole};
 use super::control::Control;
 use super::gateway::Gateway;
 use super::groups::Group;
-use super::jobs::{Attempts, JobNumber, JobState, Jobs, Place};
+use super::jobs::{Attempts, JobNumber, JobState, Jobs, Place, offered_job};
 use super::lazy::Slot;
 use super::push::Push;
 use crate::cluster::link::{Network, TransferId};
@@ -413,7 +413,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
         self.gateway.answered.clear();
         if self.touched.is_empty() {
             self.jobs.tell_ended(&mut self.recorder);
-            self.attempts.forget();
+            self.forget_attempts();
             Ok(())
         } else {
             self.settle(source)
@@ -438,6 +438,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
                 self.leave_unfinished(job);
             }
         }
+        self.forget_all_attempts();
         self.jobs.tell_all(&mut self.recorder);
         while let Some((id, mut request)) = source() {
             // A row that no client has come to is due at the end of the run at the earliest.
@@ -446,8 +447,12 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             }
             let job = crate::sim::live::offered(&request);
             self.recorder.ended(id, job, R::Request::default());
-            self.jobs.told.push((id, Default::default()));
+            self.jobs.told.push((id, offered_job(&request)));
         }
+        let timeline = &mut self.record.timeline;
+        let events = timeline.len();
+        timeline.retain(|event| event.at <= end);
+        self.record.events_beyond_end = (events - timeline.len()) as u64;
         if self.retries > self.jobs.told.len() as u64 {
             let (retries, requests) = (self.retries, self.jobs.told.len());
             let what = format!(

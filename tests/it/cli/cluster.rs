@@ -45,19 +45,10 @@ fn prefill_and_decode_pools_serve_all_requests() {
     let again = dir.path().join("again");
     run_line("simulate {} --summary-only -o {}", &[&scenario, &again]).with_code(0);
     let streamed = summary(&again);
-    for part in ["funnel", "latency"] {
+    // The token that a prefill group makes is thrown away (D2) and in no rate.
+    for part in ["funnel", "latency", "throughput"] {
         assert_eq!(streamed[part], whole[part], "{part}");
     }
-    // The token that a prefill group makes is thrown away (D2). Attempts that are given up would count: a note says so.
-    let rates = |s: &serde_json::Value| s["throughput"]["output_tok_s"].as_f64().unwrap();
-    close(rates(&streamed), rates(&whole));
-    assert!(
-        streamed["notes"]
-            .to_string()
-            .contains("attempts that were given up"),
-        "{}",
-        streamed["notes"]
-    );
     let stepped = dir.path().join("stepped");
     run_line("simulate {} --step-by-step -o {}", &[&scenario, &stepped]).with_code(0);
     assert_eq!(summary(&stepped)["latency"], whole["latency"]);

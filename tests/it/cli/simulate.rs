@@ -157,13 +157,14 @@ fn check_summary(folder: &Path, summary: &serde_json::Value) {
     close(at("/slo/attainment"), good as f64 / measured.len() as f64);
     let end = seconds(&read("run.csv")[0], "t_end_ns");
     close(at("/duration_s"), end - 2.0);
-    close(at("/slo/goodput_rps"), good as f64 / (end - 2.0));
-    // Throughput counts what ends in the window, whenever it came.
-    let ended = all
-        .iter()
-        .filter(|r| seconds(r, "t_last_token_ns") >= 2.0)
-        .count();
-    close(at("/throughput/request_rps"), ended as f64 / (end - 2.0));
+    // Throughput and goodput count what ends in the window, whenever it came.
+    let ended = || all.iter().filter(|r| seconds(r, "t_last_token_ns") >= 2.0);
+    let good = ended().filter(|r| ttft(r) <= 0.1 && tpot(r).is_none_or(|t| t <= 0.015));
+    close(at("/slo/goodput_rps"), good.count() as f64 / (end - 2.0));
+    close(
+        at("/throughput/request_rps"),
+        ended().count() as f64 / (end - 2.0),
+    );
     let sum = |column: &str| measured.iter().map(|r| number(r, column)).sum::<f64>();
     close(at("/tokens/input"), sum("input_tokens"));
     close(at("/tokens/output"), sum("output_tokens"));

@@ -10,7 +10,8 @@ use kneeboard::cluster::push::PushFrom;
 use kneeboard::cluster::ratio::Ratio;
 use kneeboard::cluster::rollout::{Canary, RolloutConfig};
 use kneeboard::cluster::router::{Index, Picker, PrefillDecider, RouterPolicy, Scorer};
-use kneeboard::record::Status;
+use kneeboard::metric::cluster::{ClusterOptions, ClusterSummary};
+use kneeboard::record::{RequestRecord, Status};
 use kneeboard::sim::LoadModel;
 use kneeboard::sim::fleet::{Fate, PoolConfig, PoolRole, PoolRollout, TransferMode};
 use kneeboard::steptime::{CaptureSizes, GraphMode};
@@ -289,6 +290,23 @@ pub fn assert_conserved(config: &FleetConfig, trace: &Trace, record: &RunRecord,
             assert_eq!(replica.free_blocks_at_end, replica.usable_blocks, "blocks leak");
         }
     }
+    assert!(cluster.timeline.iter().all(|event| event.at <= cluster.end));
+    let figures = ClusterSummary::of(record, cluster, &ClusterOptions::default()).unwrap();
+    let outcomes = &figures.outcomes;
+    let ended: u64 = outcomes.by_state().iter().map(|(_, n)| n).sum();
+    assert_eq!(outcomes.offered, ended);
+    // Whatever was served was computed by somebody, and what was not is lost.
+    let served = || record.requests.iter().filter(|r| r.status.is_served());
+    let sum = |of: fn(&RequestRecord) -> u32| served().map(|r| u64::from(of(r))).sum::<u64>();
+    let useful = (sum(|r| r.input_tokens), sum(|r| r.output_tokens));
+    assert_eq!(
+        cluster.attempted_input_tokens,
+        useful.0 + outcomes.lost_input_tokens
+    );
+    assert_eq!(
+        cluster.attempted_output_tokens,
+        useful.1 + outcomes.lost_output_tokens
+    );
     for (group, number) in cluster.groups.iter().zip(0..) {
         let legal = group
             .phases
