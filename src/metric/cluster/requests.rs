@@ -27,6 +27,9 @@ pub struct Outcomes {
     pub unfinished: u64,
     /// Of the unfinished, open when nobody could ever serve them.
     pub stranded: u64,
+    /// The run was cut off before their clients sent them.
+    #[serde(default)]
+    pub unsent: u64,
     /// Completed, and not counted by their load generator.
     pub surplus: u64,
     /// Requests that were tried again.
@@ -86,6 +89,7 @@ impl Outcomes {
             rejected: count(Status::Rejected),
             unfinished: count(Status::Unfinished),
             stranded: cluster.stranded.into(),
+            unsent: count(Status::Unsent),
             surplus: count(Status::Surplus),
             retried: cluster.jobs.iter().filter(|j| j.retries > 0).count() as u64,
             retries: sum(|j| j.retries),

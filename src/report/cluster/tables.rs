@@ -37,6 +37,7 @@ pub(super) fn outcomes(summary: &ClusterSummary) -> Table {
             ("rejected", o.rejected.into(), "requests"),
             ("unfinished", o.unfinished.into(), "requests"),
             ("of these, stranded", o.stranded.into(), "requests"),
+            ("not sent", o.unsent.into(), "requests"),
             ("tried again", o.retried.into(), "requests"),
             ("resumed elsewhere", o.resumed.into(), "requests"),
             ("retries", o.retries.into(), "attempts"),
