@@ -48,6 +48,30 @@ pub enum SimError {
         /// When the event before it happened.
         at: SimTime,
     },
+    /// The control loops of a cluster are nearly all that happens.
+    #[error(
+        "until {at:?} routers and autoscalers have read the metrics of groups {readings} times for {requests} requests: \
+         lengthen cluster.router.metrics_interval or the interval of autoscale, or cut the run off by measure.deadline"
+    )]
+    OnlyControl {
+        /// When.
+        at: SimTime,
+        /// Readings of one group each.
+        readings: u64,
+        /// Requests sent so far.
+        requests: u64,
+    },
+    /// Groups come and go without end.
+    #[error(
+        "until {at:?} {groups} groups have been started: autoscalers that grow and shrink without end are no plan; \
+         give autoscale.down a stabilization or a cooldown"
+    )]
+    TooManyGroups {
+        /// When.
+        at: SimTime,
+        /// How many, those of the start among them.
+        groups: u64,
+    },
     /// Too many events at one instant.
     #[error("more than {limit} events at {at:?}: time does not advance")]
     ZeroTimeSpin {
@@ -66,6 +90,8 @@ impl SimError {
             | Self::Stuck { at, .. }
             | Self::UnusableStepTime { at, .. }
             | Self::EndOfTime { at }
+            | Self::OnlyControl { at, .. }
+            | Self::TooManyGroups { at, .. }
             | Self::ZeroTimeSpin { at, .. } => *at,
             Self::UnusableConfiguration { .. } => SimTime::ZERO,
         }

@@ -5,6 +5,7 @@ mod captures;
 mod cli;
 mod clients;
 mod cluster;
+mod cluster_fuzz;
 mod conform;
 mod diagnosis;
 mod fleet;

@@ -38,8 +38,9 @@ pub const HOST_MTBF_DEVICE_HOURS: f64 = 195_000.0;
 /// be 30 s (unverified).
 pub const SPOT_NOTICE: SimDuration = SimDuration::from_millis(120_000);
 
-/// More faults than this in one run are refused: such rates are a mistake.
-pub const MAX_FAULTS: usize = 1_000_000;
+/// More faults than this in one run are refused: such rates are a mistake. (A week of 32 768 devices at
+/// [`DEVICE_MTBF_HOURS`] has 70.) Each is judged against all that comes after it, so that time grows with their square.
+pub const MAX_FAULTS: usize = 10_000;
 
 /// How often one part fails.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -66,7 +67,6 @@ pub struct Rates {
 
 /// Why no faults can be drawn.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
 pub enum RateError {
     /// Not a time.
     #[error("the mean time between faults of a {what} is {hours} h; it must be a finite number above 0")]
@@ -78,13 +78,20 @@ pub enum RateError {
     },
     /// More than [`MAX_FAULTS`].
     #[error(
-        "these rates give more than {MAX_FAULTS} faults; is a mean time meant in another unit than hours?"
+        "these rates give more than {MAX_FAULTS} faults before {:.0} s, with those of every {what}; is a mean time meant \
+         in another unit than hours?", .before.as_secs_f64()
     )]
-    TooMany,
+    TooMany {
+        /// device, node, zone or link: the kind that went beyond it.
+        what: &'static str,
+        /// Until when faults were drawn.
+        before: SimDuration,
+    },
 }
 
 /// A part of the cluster that can fail.
 struct Member {
+    what: &'static str,
     /// Names its stream of draws, so that other parts do not shift it.
     name: String,
     rate: Rate,
@@ -137,29 +144,37 @@ fn check(rates: &Rates) -> Result<(), RateError> {
 
 fn members(rates: &Rates, topology: &Topology, links: &[LinkConfig]) -> Vec<Member> {
     let mut members = Vec::new();
-    let mut add = |rate: Option<Rate>, name: String, kind| {
-        members.extend(rate.map(|rate| Member { name, rate, kind }));
+    let mut add = |what, rate: Option<Rate>, name: String, kind| {
+        let name = format!("{what} {name}");
+        members.extend(rate.map(|rate| Member {
+            what,
+            name,
+            rate,
+            kind,
+        }));
     };
     for (group, placement) in (0..).zip(&topology.groups) {
         for rank in 0..placement.ranks.len() as u32 {
-            let name = format!("device {rank} of group {}", placement.name);
-            add(rates.device, name, FaultKind::RankCrash { group, rank });
+            let name = format!("{rank} of group {}", placement.name);
+            add("device", rates.device, name, FaultKind::RankCrash { group, rank });
         }
     }
     for (node, state) in (0..).zip(&topology.nodes) {
         add(
+            "node",
             rates.node,
-            format!("node {}", state.name),
+            state.name.clone(),
             FaultKind::NodeLoss { node },
         );
     }
     for (zone, name) in (0..).zip(&topology.zones) {
-        add(rates.zone, format!("zone {name}"), FaultKind::ZoneLoss { zone });
+        add("zone", rates.zone, name.clone(), FaultKind::ZoneLoss { zone });
     }
     for (link, config) in (0..).zip(links) {
         add(
+            "link",
             rates.link,
-            format!("link {}", config.name),
+            config.name.clone(),
             FaultKind::LinkDown { link },
         );
     }
@@ -191,7 +206,10 @@ fn draw(
             return Ok(());
         }
         if faults.len() == MAX_FAULTS {
-            return Err(RateError::TooMany);
+            return Err(RateError::TooMany {
+                what: member.what,
+                before: horizon,
+            });
         }
         faults.push(Fault {
             at,

@@ -188,7 +188,10 @@ fn rates_that_are_no_times_and_rates_without_end_are_refused() {
     };
     assert_eq!(
         timeline(&rates, &example(), &links(), SimDuration(HOUR), 1, 0),
-        Err(RateError::TooMany)
+        Err(RateError::TooMany {
+            what: "node",
+            before: SimDuration(HOUR)
+        })
     );
 }
 

@@ -10,7 +10,7 @@ use crate::cluster::link::LinkConfig;
 use crate::input::InputError;
 use crate::metric::cluster::{ClusterOptions, PoolFacts, TenantFacts};
 use crate::metric::cost::{InstancePrice, OtherCost};
-use crate::metric::energy::Pue;
+use crate::metric::energy::{PowerModel, Pue, Work};
 use crate::metric::fairness::TokenWeights;
 use crate::profile::Accelerator;
 use crate::sim::fleet::{GatewayConfig, PoolConfig};
@@ -37,9 +37,10 @@ pub(super) fn resolve(
         .enumerate()
         .map(|(i, rule)| other_cost(rule, i, blame));
     let pue = cost.and_then(|c| c.pue.as_ref()).map(|rule| {
-        if rule.value.0 < 1.0 {
+        if !(1.0..=MOST_PUE).contains(&rule.value.0) {
             let found = format!("found {}", rule.value.0);
-            return Err(blame.error("cost.pue.value", found, "allowed: a number from 1"));
+            let mend = format!("allowed: 1 to {MOST_PUE}; sites have 1.04 to 1.6");
+            return Err(blame.error("cost.pue.value", found, mend));
         }
         says_something("cost.pue.source", &rule.source, blame)?;
         Ok(Pue {
@@ -91,7 +92,7 @@ fn of_pool(pool: &Pool, i: usize, served: &ServedBy, blame: &Blame<'_>) -> Resul
         |a| PoolFacts::of(served.devices, a, instance),
     );
     if let Some(rule) = &pool.price {
-        not_negative(&format!("{path}.price.usd_h"), rule.usd_h.0, blame)?;
+        is_price(&format!("{path}.price.usd_h"), rule.usd_h.0, MOST_USD_H, blame)?;
         let name = instance.map(|i| i.name.clone());
         facts.price = Some(stated(rule, name.or_else(|| accelerator.map(|a| a.name.clone()))));
     }
@@ -115,6 +116,7 @@ fn of_pool(pool: &Pool, i: usize, served: &ServedBy, blame: &Blame<'_>) -> Resul
         let mend = "allowed: cap_w above the idle power, frequency_ratio above 0 and at most 1";
         blame.error(&path, e.to_string(), mend)
     })?;
+    is_clock(power, &path, blame)?;
     Ok(facts)
 }
 
@@ -132,7 +134,12 @@ fn stated(rule: &PriceRule, whose: Option<String>) -> InstancePrice {
 }
 
 fn other_cost(rule: &OtherCostRule, i: usize, blame: &Blame<'_>) -> Result<OtherCost, InputError> {
-    not_negative(&format!("cost.other.{i}.usd_h"), rule.usd_h.0, blame)?;
+    is_price(
+        &format!("cost.other.{i}.usd_h"),
+        rule.usd_h.0,
+        MOST_OTHER_USD_H,
+        blame,
+    )?;
     says_something(&format!("cost.other.{i}.name"), &rule.name, blame)?;
     Ok(OtherCost {
         name: rule.name.clone(),
@@ -141,11 +148,41 @@ fn other_cost(rule: &OtherCostRule, i: usize, blame: &Blame<'_>) -> Result<Other
     })
 }
 
-fn not_negative(path: &str, value: f64, blame: &Blame<'_>) -> Result<(), InputError> {
-    if value < 0.0 {
-        return Err(blame.error(path, format!("found {value}"), "allowed: a number of 0 or more"));
+/// A machine by the hour, at most: those that ship ask for 55 USD, a whole rack for some hundreds.
+const MOST_USD_H: f64 = 10_000.0;
+/// What else is paid by the hour, at most: beside the largest cluster here (4096 groups) still as much as its machines.
+const MOST_OTHER_USD_H: f64 = 1_000_000.0;
+/// Surveys have means of 1.55 to 1.58, operators state 1.04 to 1.18 (section 5 of the project's step-time study).
+const MOST_PUE: f64 = 3.0;
+/// The lowest clock over the full one: 210 of 1980 MHz on an H100. The power law says nothing below it.
+const LOWEST_CLOCK: f64 = 0.1;
+
+fn is_price(path: &str, value: f64, most: f64, blame: &Blame<'_>) -> Result<(), InputError> {
+    if (0.0..=most).contains(&value) {
+        return Ok(());
     }
-    Ok(())
+    Err(blame.error(
+        path,
+        format!("found {value}"),
+        format!("allowed: 0 to {most} USD an hour"),
+    ))
+}
+
+/// The clock that is set, or that a cap leaves for the work that draws most, is one that a device has.
+fn is_clock(power: &PowerModel, path: &str, blame: &Blame<'_>) -> Result<(), InputError> {
+    let all = Work::Prefill {
+        compute: 1.0,
+        memory: 1.0,
+    };
+    let clock = power.clock(&all);
+    if clock >= LOWEST_CLOCK {
+        return Ok(());
+    }
+    let found = format!("prompts would run at {clock:.3} of the full clock");
+    let mend = format!(
+        "allowed: from {LOWEST_CLOCK} on, about the lowest that devices have; raise cap_w or frequency_ratio"
+    );
+    Err(blame.error(path, found, mend))
 }
 
 fn says_something(path: &str, text: &str, blame: &Blame<'_>) -> Result<(), InputError> {

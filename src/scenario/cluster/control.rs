@@ -69,6 +69,11 @@ pub(super) fn resolve(
 /// The shortest time between two decisions of an autoscaler: real ones take seconds.
 const SHORTEST_INTERVAL: SimDuration = SimDuration::from_millis(100);
 
+/// Kubernetes allows no longer ones.
+const LONGEST_STABILIZATION: SimDuration = SimDuration::from_millis(3_600_000);
+/// Recommendations that are looked back at, at most: an hour's at one a second.
+const MOST_LOOKED_BACK: u64 = 3_600;
+
 fn autoscale(
     rule: &mut Autoscale,
     path: &str,
@@ -137,6 +142,14 @@ fn autoscale(
         ..usual
     };
     f.not_below(&format!("{path}.interval"), config.interval, SHORTEST_INTERVAL)?;
+    for (key, rule) in [("up", &config.up), ("down", &config.down)] {
+        let longest = SimDuration(config.interval.0.saturating_mul(MOST_LOOKED_BACK));
+        f.blame().at_most(
+            &format!("{path}.{key}.stabilization"),
+            Some(span(rule.stabilization)),
+            span(longest.min(LONGEST_STABILIZATION)),
+        )?;
+    }
     let scaler = Autoscaler::new(config).map_err(|e| f.error(path, e.to_string(), "see its keys"))?;
     Ok((ScalePolicy::Metric(Box::new(scaler)), max_groups))
 }
@@ -160,8 +173,9 @@ fn schedule(rule: &Autoscale, path: &str, f: &Filling<'_>) -> Result<(ScalePolic
     if *rule != alone {
         return Err(f.error(
             path,
-            "both a schedule and keys of a metric are given",
-            "keep one of the two: a schedule stands alone",
+            "beside a schedule other keys are given",
+            "a schedule stands alone: its steps say how many groups there are, min_groups and max_groups too belong to \
+             a metric; leave out the one or the others",
         ));
     }
     let path = format!("{path}.schedule");

@@ -119,6 +119,7 @@ pub(super) fn resolve(
             path: format!("faults.{i}"),
             blame,
         };
+        revision_comes(event, scenario, &at)?;
         faults.push(Fault {
             at: SimTime::ZERO + event.at.0,
             duration: event.lasts.map(|s| s.0),
@@ -128,6 +129,21 @@ pub(super) fn resolve(
     validate(&faults, names.topology, &names.links).map_err(|e| refused(&e, names, blame))?;
     faults.sort_by_key(|f| f.at);
     Ok(faults)
+}
+
+/// A fault of a revision that no group will ever have would befall nobody.
+fn revision_comes(event: &FaultEvent, scenario: &Scenario, at: &Where<'_>) -> Result<(), InputError> {
+    let mut pools = scenario.cluster.pools.iter().flatten();
+    let (found, mend) = match event.revision {
+        None | Some(0) => return Ok(()),
+        Some(1) if pools.any(|pool| pool.rollout.is_some()) => return Ok(()),
+        Some(1) => (
+            "no pool has a rollout, so revision 1 never comes".to_owned(),
+            "give a pool a rollout, or take revision 0, which all groups are of, or name a group",
+        ),
+        Some(n) => (format!("found revision {n}"), "allowed: 0, or 1 after a rollout"),
+    };
+    Err(at.blame.error(&format!("{}.revision", at.path), found, mend))
 }
 
 fn refused(error: &FaultError, names: &Names<'_>, blame: &Blame<'_>) -> InputError {
@@ -263,11 +279,16 @@ fn check_keys(e: &FaultEvent, at: &Where<'_>) -> Result<(), InputError> {
 pub(super) fn rates(
     scenario: &mut Scenario,
     topology: &Topology,
+    links: &[LinkConfig],
     f: &mut Filling<'_>,
 ) -> Result<Option<(Rates, Option<SimDuration>)>, InputError> {
     let Some(r) = &mut scenario.fault_rates else {
         return Ok(None);
     };
+    if r.link.is_some() && links.is_empty() {
+        let mend = "name some there, or leave this out: adapters of groups fail by stated faults alone";
+        return Err(f.error("fault_rates.link", "there are no links under cluster.links", mend));
+    }
     let devices: usize = topology.groups.iter().map(|g| g.ranks.len()).sum();
     let a_node = devices as f64 / topology.nodes.len().max(1) as f64;
     let host = HOST_MTBF_DEVICE_HOURS / a_node.max(1.0);

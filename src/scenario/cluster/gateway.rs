@@ -60,6 +60,7 @@ fn fill(g: &mut Gateway, scenario: &Scenario, f: &mut Filling<'_>) -> Result<Gat
         queue: timeout("queue", t.queue)?,
     };
     let retry = retry(&mut g.retry, f)?;
+    times_out(&retry, &timeouts, f)?;
     let hedge = g.hedge.as_mut().map(|h| hedge(h, f)).transpose()?;
     let cancel_latency = f.span(PATH, "cancel_latency", &mut g.cancel_latency, SimDuration::ZERO);
     Ok(GatewayConfig {
@@ -166,6 +167,21 @@ fn tenant_rates(
             burst: rate.burst.unwrap_or(1),
         })
     })
+}
+
+/// What times out can be tried again only if something times out that is: the end of a request is awaited over all its
+/// attempts (gRPC's proposal A6: "a single deadline for the RPC as a whole"; the same with the timeout of an Envoy route).
+fn times_out(retry: &RetryPolicy, timeouts: &Timeouts, f: &Filling<'_>) -> Result<(), InputError> {
+    let none = timeouts.ttft.is_none() && timeouts.queue.is_none();
+    if !(retry.retry_on.timed_out && none) {
+        return Ok(());
+    }
+    let found = match timeouts.e2e {
+        Some(_) => "timeouts.e2e spans all attempts and is never tried again, and nothing else times out",
+        None => "nothing times out",
+    };
+    let mend = "give cluster.gateway.timeouts.ttft or queue, or leave timed-out out";
+    Err(f.error(&format!("{RETRY}.on"), found, mend))
 }
 
 /// Most attempts of a request, and copies beside the original: beyond that a storm is all there is.

@@ -27,12 +27,13 @@ pub use pools::{Pools, ServedBy};
 use super::check::Blame;
 use super::provenance::Source;
 use super::resolve::{MAX_CACHED_BLOCKS, Measurement};
-use super::schema::{FateWord, Pool, RecoveryRules, Role, Router, RouterPolicy, Scenario, Workload};
+use super::schema::{FateWord, Pool, RecoveryRules, Role, Router, RouterPolicy as Word, Scenario, Workload};
 use super::{provenance::Provenance, quantity::Span};
-use crate::cluster::fault::{Fault, Rates, timeline};
+use crate::cluster::fault::{Fault, RateError, Rates, timeline};
+use crate::cluster::router::RouterPolicy;
 use crate::input::InputError;
 use crate::metric::cluster::ClusterOptions;
-use crate::sim::fleet::{Fate, FleetConfig, PoolConfig, Recovery};
+use crate::sim::fleet::{Fate, FleetConfig, PoolConfig, Recovery, Routing};
 use crate::sim::{FrontEnd, HostTimes, LoadModel};
 use crate::units::SimDuration;
 
@@ -62,7 +63,7 @@ pub fn is_cluster(scenario: &Scenario) -> bool {
         policy: c.router.policy,
         ..Router::default()
     };
-    let plain_router = c.router == router && matches!(router.policy, None | Some(RouterPolicy::RoundRobin));
+    let plain_router = c.router == router && matches!(router.policy, None | Some(Word::RoundRobin));
     let nothing_else = c.gateway.is_none()
         && c.transfer.is_none()
         && c.links.is_none()
@@ -174,12 +175,13 @@ pub fn resolve(
         configs.push(pool);
     }
     check_size(&configs, &filling.blame())?;
+    check_rings(&routing, &configs, &filling.blame())?;
     let accounts = accounts::resolve(scenario, &pools, (&configs, &links), (&gateway, &filling.blame()))?;
     limitations.extend(accounts::limitations(scenario));
     let topology = placement::resolve(scenario, &pools, &mut filling)?;
     let named = faults::Names::new(&topology, &links, &configs);
     let stated = faults::resolve(scenario, &named, &filling.blame())?;
-    let rates = faults::rates(scenario, &topology, &mut filling)?;
+    let rates = faults::rates(scenario, &topology, &links, &mut filling)?;
     limitations.extend(pools.limitations.iter().cloned());
     limitations.extend(transfer::limitations(&transfer, &configs));
     let config = FleetConfig {
@@ -237,6 +239,31 @@ fn check_size(pools: &[PoolConfig], blame: &Blame<'_>) -> Result<(), InputError>
             format!("the groups have {blocks} KV blocks"),
             format!("allowed with prefix caching: up to {MAX_CACHED_BLOCKS} in all"),
         ));
+    }
+    Ok(())
+}
+
+/// Points on all rings of one router, at most: a ring is sorted anew whenever a group comes or goes.
+const MAX_RING: u64 = 1_000_000;
+
+/// Bounds the rings of session affinity, which have points for each group.
+fn check_rings(routing: &Routing, pools: &[PoolConfig], blame: &Blame<'_>) -> Result<(), InputError> {
+    let count = |of: fn(&PoolConfig) -> u32| -> u64 { pools.iter().map(|p| u64::from(of(p))).sum() };
+    let groups = count(|p| p.max_groups);
+    let ranks = count(|p| p.max_groups * p.dp_ranks);
+    let rings = [
+        ("cluster.router", &routing.policy, groups, "groups"),
+        ("cluster.router.prefill", &routing.prefill, groups, "groups"),
+        ("cluster.router.balancer", &routing.balancer, ranks, "ranks"),
+    ];
+    for (path, policy, members, what) in rings {
+        if let RouterPolicy::SessionAffinity { virtual_nodes, .. } = policy
+            && u64::from(*virtual_nodes) * members > MAX_RING
+        {
+            let found = format!("found {virtual_nodes} for each of {members} {what}");
+            let mend = format!("allowed for so many: 1 to {}", MAX_RING / members);
+            return Err(blame.error(&format!("{path}.virtual_nodes"), found, mend));
+        }
     }
     Ok(())
 }
@@ -352,9 +379,10 @@ impl ClusterPlan {
                 replication,
             )
             .map_err(|e| {
+                let (RateError::TooMany { what, .. } | RateError::NotATime { what, .. }) = e;
                 InputError::new(origin, e.to_string())
-                    .at("fault_rates")
-                    .allowed("raise mtbf_hours, or lower until")
+                    .at(format!("fault_rates.{what}.mtbf_hours"))
+                    .allowed("raise it, or lower fault_rates.until")
             })?;
             let stated = config.faults.clone();
             config.faults.extend(

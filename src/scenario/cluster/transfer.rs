@@ -107,7 +107,10 @@ pub(super) fn resolve(
         let path = format!("{PATH}.fabric.{i}");
         let Some((_, number)) = all.iter().find(|(known, _)| known == name) else {
             let known: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
-            let mend = format!("links under cluster.links: {}", known.join(", "));
+            let mend = match known.as_slice() {
+                [] => "there are none under cluster.links: name them there, or leave it out".to_owned(),
+                known => format!("links under cluster.links: {}", known.join(", ")),
+            };
             return Err(f
                 .error(&path, format!("there is no link '{name}'"), mend)
                 .nearest_of(name, known));

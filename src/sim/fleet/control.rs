@@ -11,6 +11,7 @@ use crate::cluster::lifecycle::{Phase, Stage};
 use crate::cluster::ratio::Ratio;
 use crate::cluster::rollout::RolloutError;
 use crate::record::Recorder;
+use crate::sim::SimError;
 use crate::sim::kernel::Class;
 use crate::units::{SimDuration, SimTime};
 
@@ -33,6 +34,8 @@ pub(super) struct Control {
     /// Events of control loops to come, and how many came since anything else did.
     pub scheduled: u32,
     pub idle_turns: u64,
+    /// Times that metrics of a group were read by a control loop.
+    pub readings: u64,
     /// Some group has entered another phase.
     pub pools_changed: bool,
     /// Of each pool: attempts sent to its groups since its autoscaler last counted them, and when that was.
@@ -63,6 +66,7 @@ impl Control {
             stale: Vec::new(),
             scheduled: 0,
             idle_turns: 0,
+            readings: 0,
             pools_changed: false,
             arrivals: vec![(0, SimTime::ZERO); config.pools.len()],
             slow_revisions: Vec::new(),
@@ -83,8 +87,36 @@ impl Control {
 /// Turns of control loops and leases without anything else, after which nothing is expected of them any more (a transfer
 /// may be due in years).
 const MOST_IDLE_TURNS: u64 = 1_000_000;
+/// Readings of groups by control loops that any run may have: some ten seconds of ours.
+const MOST_READINGS: u64 = 50_000_000;
+/// And those that it may have for each request beyond.
+const READINGS_A_REQUEST: u64 = 1_000;
+/// What a decision of an autoscaler takes, its look back at earlier ones, as readings of a group.
+const SCALER_READINGS: u64 = 50;
+/// Groups that a run may start: all records, and all loops over groups, grow with them.
+const MOST_GROUPS: u64 = 50_000;
 
 impl<R: Recorder> Fleet<'_, R> {
+    /// Whether control loops are not all that a run is made of.
+    ///
+    /// # Errors
+    /// [`SimError::OnlyControl`], [`SimError::TooManyGroups`].
+    pub(super) fn is_bounded(&self) -> Result<(), SimError> {
+        let (at, readings, groups) = (self.now(), self.control.readings, self.groups.len() as u64);
+        let requests = self.jobs.sent();
+        if readings > MOST_READINGS + READINGS_A_REQUEST * requests {
+            return Err(SimError::OnlyControl {
+                at,
+                readings,
+                requests,
+            });
+        }
+        if groups > MOST_GROUPS {
+            return Err(SimError::TooManyGroups { at, groups });
+        }
+        Ok(())
+    }
+
     /// Starts the control loops.
     pub(super) fn start_control(&mut self) {
         self.schedule_faults();
@@ -139,6 +171,7 @@ impl<R: Recorder> Fleet<'_, R> {
     /// The metrics of all groups are read; those that are old enough are what routers see.
     pub(super) fn scrape(&mut self) {
         let now = self.now();
+        self.control.readings += self.groups.len() as u64;
         let mut groups = Vec::new();
         for number in 0..self.groups.len() as u32 {
             if self.groups[number as usize].takes_deliveries() {
@@ -193,6 +226,7 @@ impl<R: Recorder> Fleet<'_, R> {
     /// What an autoscaler would see of a pool.
     fn observe(&mut self, pool: usize) -> Observed {
         let now = self.now();
+        self.control.readings += self.groups.len() as u64 + SCALER_READINGS;
         let mut observed = Observed {
             rolled: self.rollout_total(pool),
             stale_by: self.seen_at(now).since(now),

@@ -134,15 +134,23 @@ impl<R: Recorder> Fleet<'_, R> {
         }
     }
 
+    /// The first place of a pool that no group of it has: each pass over the groups, as thousands are added at the start.
+    fn free_slot(&self, pool: usize) -> u32 {
+        // Slots are given from 0 on, so that none is beyond the number of groups.
+        let mut taken = vec![false; self.groups.len() + 1];
+        let of_pool = |g: &&Group| g.pool == pool && g.phase() != Phase::Stopped;
+        for group in self.groups.iter().filter(of_pool) {
+            taken[group.slot as usize] = true;
+        }
+        let free = taken.iter().position(|taken| !taken);
+        free.unwrap_or(self.groups.len()) as u32
+    }
+
     /// A new group of a pool, absent so far.
     pub(super) fn add_group(&mut self, pool: usize, revision: u32) -> u32 {
         let config: &PoolConfig = &self.config.pools[pool];
         let number = self.groups.len() as u32;
-        let taken = |slot: &u32| {
-            let of_pool = |g: &&Group| g.pool == pool && g.slot == *slot && g.phase() != Phase::Stopped;
-            self.groups.iter().any(|g| of_pool(&g))
-        };
-        let slot = (0..).find(|slot| !taken(slot)).unwrap_or(0);
+        let slot = self.free_slot(pool);
         let ranks = config.dp_ranks.max(1);
         let first = self.replicas.len() as u32;
         for replica in first..first + ranks {

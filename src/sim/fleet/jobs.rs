@@ -88,6 +88,11 @@ impl<K: Default> Jobs<K> {
         }
     }
 
+    /// How many clients have sent.
+    pub fn sent(&self) -> u64 {
+        u64::from(self.first) + self.window.len() as u64 - u64::from(self.due)
+    }
+
     pub fn add(&mut self, id: RequestId, asked: TraceRequest, at: SimTime) -> JobNumber {
         let record = RequestRecord {
             scheduled: at,

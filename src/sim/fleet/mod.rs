@@ -16,8 +16,8 @@ mod groups;
 mod jobs;
 mod lazy;
 mod push;
-mod waves;
 mod rollouts;
+mod waves;
 mod world;
 
 pub use config::{

@@ -305,6 +305,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
                 }
             }
             self.settle(source)?;
+            self.is_bounded()?;
         }
         // A livelock is told of by its replica.
         let livelocked = self

@@ -16,9 +16,9 @@ pub struct Autoscale {
     pub source: Option<MetricSourceWord>,
     /// What it should be, in its own unit: requests, requests a second, a share, seconds.
     pub target: Option<Finite>,
-    /// Never fewer ready and starting groups; must be given.
+    /// Never fewer ready and starting groups; beside a metric it must be given.
     pub min_groups: Option<u32>,
-    /// Never more ready and starting groups; must be given.
+    /// Never more ready and starting groups; beside a metric it must be given.
     pub max_groups: Option<u32>,
     /// Relative distance from the target within which nothing changes.
     pub tolerance: Option<Finite>,
@@ -34,7 +34,7 @@ pub struct Autoscale {
     pub cooldown: Option<Span>,
     /// Warm groups kept beyond the need.
     pub spare: Option<u32>,
-    /// Instead of a metric: how many groups from when on.
+    /// Instead of a metric and all that belongs to it: how many groups from when on.
     pub schedule: Option<Vec<ScheduleStep>>,
 }
 

@@ -70,15 +70,16 @@ pub struct TenantRate {
     pub burst: Option<u32>,
 }
 
-/// How long clients wait, from their first sending on. What is left out is for ever.
+/// How long clients wait. What is left out is for ever.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClientTimeouts {
-    /// Until the first token.
+    /// Until the first token: of each attempt where retry.on has timed-out, else from the first sending on.
     pub ttft: Option<Span>,
-    /// Until the last token.
+    /// Until the last token, from the first sending on and over all attempts: it ends the request and is never tried
+    /// again, as a gRPC deadline and the timeout of a route in Envoy.
     pub e2e: Option<Span>,
-    /// Until the request has left the gateway's queue.
+    /// Until the request has left the gateway's queue, each time it is in it.
     pub queue: Option<Span>,
 }
 
@@ -110,7 +111,7 @@ pub struct Retry {
 pub enum RetryCause {
     /// Its group died or broke the connection.
     Failed,
-    /// Its client waited too long.
+    /// Its client waited too long for a first token or in the queue (timeouts.ttft, timeouts.queue).
     TimedOut,
     /// The gateway or the engine turned it away.
     Rejected,
