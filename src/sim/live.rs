@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::engine::{Leg, RequestId};
-use crate::record::{Recorder, RequestRecord, Status, TokenLog};
+use crate::record::{Recorder, RequestRecord, Segments, Status, TokenLog};
 use crate::units::SimTime;
 use crate::workload::trace::TraceRequest;
 
@@ -176,6 +176,6 @@ pub(super) fn offered(request: &TraceRequest) -> RequestRecord {
         finish_reason: None,
         replica: 0,
         priority: request.priority,
-        tokens: TokenLog::Segments(Vec::new()),
+        tokens: TokenLog::Segments(Segments::new()),
     }
 }

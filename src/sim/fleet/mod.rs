@@ -15,9 +15,10 @@ mod gateway;
 mod groups;
 mod jobs;
 mod lazy;
+mod run;
 mod world;
 
 pub use config::{
     Fate, FleetConfig, GatewayConfig, PoolConfig, PoolRole, PoolRollout, Recovery, Routing, TransferConfig,
 };
-pub use world::{FleetRun, run, run_streamed};
+pub use run::{FleetRun, run, run_recorded, run_streamed};
