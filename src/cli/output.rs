@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -131,13 +131,27 @@ pub(super) fn seal(folder: &Path, command: &str, plan: &Plan) -> anyhow::Result<
         if relative == Path::new("checksums.txt") {
             continue;
         }
-        let digest = Sha256::digest(fs::read(&file)?);
-        for byte in digest {
+        for byte in digest(&file)? {
             write!(sums, "{byte:02x}")?;
         }
         writeln!(sums, "  {}", relative.display())?;
     }
     text(&folder.join("checksums.txt"), &sums)
+}
+
+/// The SHA-256 of a file, which may be larger than memory.
+fn digest(file: &Path) -> io::Result<impl IntoIterator<Item = u8> + use<>> {
+    let (mut file, mut digest) = (fs::File::open(file)?, Sha256::new());
+    let mut piece = vec![0; 1 << 16];
+    loop {
+        let n = match file.read(&mut piece) {
+            Ok(0) => return Ok(digest.finalize()),
+            Ok(n) => n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        };
+        digest.update(&piece[..n]);
+    }
 }
 
 /// Every file below a folder, sorted; links are not followed.

@@ -19,7 +19,6 @@ use crate::scenario::{Machine, Plan, Role};
 use crate::sim::{self, Pace};
 use crate::steptime::StepTime;
 use crate::units::SimTime;
-use crate::workload::trace::Trace;
 
 /// What a search and a sweep see of a cluster's run.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -125,12 +124,11 @@ impl Study {
         &self,
         plan: &Plan,
         replication: u64,
-        trace: &Trace,
         (record, cluster): (&RunRecord, &ClusterRecord),
     ) -> Result<Option<ClusterSummary>, StudyError> {
         let mut figures = self.cluster_figures(plan, record, cluster)?;
         if let (Some(figures), true) = (&mut figures, self.equal_priorities) {
-            figures.priority_cost = self.priority_cost(plan, replication, trace, (record, cluster))?;
+            figures.priority_cost = self.priority_cost(plan, replication, (record, cluster))?;
         }
         Ok(figures)
     }
@@ -140,14 +138,13 @@ impl Study {
         &self,
         plan: &Plan,
         replication: u64,
-        trace: &Trace,
         ran: (&RunRecord, &ClusterRecord),
     ) -> Result<Option<PriorityCost>, StudyError> {
         let fleet = plan.fleet(replication, &self.machines)?;
         let (Some(fleet), Some(options)) = (fleet, self.cluster_options(plan)?) else {
             return Ok(None);
         };
-        let mut equal = trace.clone();
+        let mut equal = plan.trace(replication)?.as_ref().clone();
         equal.requests.iter_mut().for_each(|request| request.priority = 0);
         let times: Vec<&dyn StepTime> = self.machines.iter().map(|m| m.step_time.as_ref()).collect();
         let (record, cluster) = sim::fleet::run(Pace::default(), &fleet, &times, &equal)?;

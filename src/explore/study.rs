@@ -126,6 +126,13 @@ pub struct Study {
     pub(super) carries: OnceLock<BTreeMap<String, GroupCapacity>>,
 }
 
+fn stream_failed(error: StreamError<InputError>) -> StudyError {
+    match error {
+        StreamError::Sim(e) => StudyError::Sim(e),
+        StreamError::Requests(e) => StudyError::Input(e),
+    }
+}
+
 /// Refuses a run of which nothing was measured.
 fn measures_something(plan: &Plan, summary: &Summary) -> Result<(), InputError> {
     if summary.funnel.offered > 0 {
@@ -230,15 +237,20 @@ impl Study {
     }
 
     fn run_plan(&self, plan: &Plan, replication: u64) -> Result<StudyRun, StudyError> {
-        let trace = plan.trace(replication)?;
         let watched = self.watched();
         let (record, cluster) = match plan.fleet(replication, &self.machines)? {
-            None => (
-                sim::run_at(self.pace, &self.world(plan), &watched[0], &trace)?,
-                None,
-            ),
+            None => {
+                let trace = plan.trace(replication)?;
+                (
+                    sim::run_at(self.pace, &self.world(plan), &watched[0], &trace)?,
+                    None,
+                )
+            }
             Some(fleet) => {
-                let (record, cluster) = sim::fleet::run(self.pace, &fleet, &step_times(&watched), &trace)?;
+                let requests = plan.checked_requests(replication)?;
+                let times = step_times(&watched);
+                let (record, cluster) =
+                    sim::fleet::run_recorded(self.pace, &fleet, &times, requests).map_err(stream_failed)?;
                 (record, Some(cluster))
             }
         };
@@ -262,7 +274,7 @@ impl Study {
         }
         measures_something(plan, &summary)?;
         let figures = match &cluster {
-            Some(cluster) => self.figures_of(plan, replication, &trace, (&record, cluster))?,
+            Some(cluster) => self.figures_of(plan, replication, (&record, cluster))?,
             None => None,
         };
         Ok(StudyRun {
@@ -305,10 +317,6 @@ impl Study {
             }
         });
         let listener = || StreamedSummary::new(&options, span, &world.front_end);
-        let failed = |e: StreamError<InputError>| match e {
-            StreamError::Sim(e) => StudyError::Sim(e),
-            StreamError::Requests(e) => StudyError::Input(e),
-        };
         if let Some(fleet) = plan.fleet(replication, &self.machines)? {
             let told = sim::fleet::run_streamed(
                 &fleet,
@@ -316,10 +324,10 @@ impl Study {
                 requests,
                 listener().with_attempts(),
             )
-            .map_err(failed)?;
+            .map_err(stream_failed)?;
             return self.summary_of(plan, told, span, share_outside(watched));
         }
-        let told = sim::run_streamed(&world, &watched[0], requests, listener).map_err(failed)?;
+        let told = sim::run_streamed(&world, &watched[0], requests, listener).map_err(stream_failed)?;
         let mut listeners = told.recorders.into_iter();
         let mut all = listeners.next().unwrap_or_else(listener);
         listeners.for_each(|other| all.merge(other));

@@ -158,26 +158,27 @@ pub struct Fairness {
 }
 
 impl Fairness {
-    /// The figures of some requests, in any order. A tenant that `weights` does not name has weight 1.
+    /// The figures of some requests, in any order; cheapest in that of their arrival. They are gone through several
+    /// times, not kept. A tenant that `weights` does not name has weight 1.
     ///
     /// # Errors
     /// [`FairnessError`] for weights that are no weights.
     pub fn of(
-        rows: &[FairRow],
+        rows: impl Iterator<Item = FairRow> + Clone,
         weights: &BTreeMap<u32, f64>,
         token: TokenWeights,
     ) -> Result<Self, FairnessError> {
         check(weights, token)?;
-        let tenants: BTreeSet<u32> = rows.iter().map(|row| row.tenant).collect();
+        let tenants: BTreeSet<u32> = rows.clone().map(|row| row.tenant).collect();
         let weighted: BTreeMap<u32, f64> = tenants
             .into_iter()
             .map(|tenant| (tenant, weights.get(&tenant).copied().unwrap_or(1.0)))
             .collect();
-        let swept = sweep::sweep(rows, &weighted, token);
+        let swept = sweep::sweep(rows.clone(), &weighted, token);
         let mut counts = vec![Counts::default(); weighted.len()];
         let place: BTreeMap<u32, usize> = weighted.keys().copied().zip(0..).collect();
         for row in rows {
-            counts[place[&row.tenant]].add(row);
+            counts[place[&row.tenant]].add(&row);
         }
         let all = Totals::of(&counts, token);
         let weights: f64 = weighted.values().sum();

@@ -23,7 +23,8 @@ fn row(tenant: u32, arrival: u64, first: Option<u64>, end: u64, work: u32) -> Fa
 }
 
 fn figures(rows: &[FairRow], weights: &[(u32, f64)]) -> Fairness {
-    Fairness::of(rows, &weights.iter().copied().collect(), TokenWeights::default()).unwrap()
+    let weights = weights.iter().copied().collect();
+    Fairness::of(rows.iter().copied(), &weights, TokenWeights::default()).unwrap()
 }
 
 #[test]
@@ -180,7 +181,7 @@ fn nothing_is_null_not_zero() {
 
 #[test]
 fn weights_that_are_none_are_refused() {
-    let of = |weight| Fairness::of(&[], &[(1, weight)].into(), TokenWeights::default());
+    let of = |weight| Fairness::of(std::iter::empty(), &[(1, weight)].into(), TokenWeights::default());
     assert_eq!(
         of(0.0),
         Err(FairnessError::Weight {
@@ -193,7 +194,7 @@ fn weights_that_are_none_are_refused() {
         input: 1.0,
         output: -1.0,
     };
-    let which = Fairness::of(&[], &BTreeMap::new(), token).unwrap_err();
+    let which = Fairness::of(std::iter::empty(), &BTreeMap::new(), token).unwrap_err();
     assert!(matches!(which, FairnessError::Token { which: "output", .. }));
 }
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use crate::engine::FinishReason;
-use crate::record::{ReplicaRecord, RequestRecord, RunRecord, Segment, Status, TokenLog};
+use crate::record::{ReplicaRecord, RequestRecord, RunRecord, Segment, Segments, Status, TokenLog};
 use crate::units::SimTime;
 
 /// A millisecond in nanoseconds.
@@ -39,14 +39,14 @@ pub fn offered(scheduled: SimTime) -> RequestRecord {
         replica: 0,
         priority: 0,
         tenant: 0,
-        tokens: TokenLog::Segments(Vec::new()),
+        tokens: TokenLog::Segments(Segments::new()),
     }
 }
 
 /// One replica, five steps ending at 10, 18, 26, 40 and 60 ms (idle from 40 to 50), three requests served and
 /// one rejected. Tokens: the first at 10, 18, 26; the second at 18, 26, 26, 40, 40; the third at 60.
 pub fn three_requests() -> RunRecord {
-    let served = |times: [u64; 6], output_tokens, segments| RequestRecord {
+    let served = |times: [u64; 6], output_tokens, segments: Vec<Segment>| RequestRecord {
         sent: at(times[1]),
         enqueued: Some(at(times[2])),
         first_scheduled: Some(at(times[3])),
@@ -55,7 +55,7 @@ pub fn three_requests() -> RunRecord {
         output_tokens,
         status: Status::Completed,
         finish_reason: Some(FinishReason::Length),
-        tokens: TokenLog::Segments(segments),
+        tokens: TokenLog::Segments(segments.into()),
         ..offered(at(times[0]))
     };
     let mut second = served([2, 4, 4, 10, 18, 40], 5, vec![segment(1, 1, 1), segment(2, 2, 2)]);
@@ -130,7 +130,7 @@ fn realise(sketch: Sketch, replicas: &[ReplicaRecord]) -> RequestRecord {
         request.status = Status::Completed;
         request.finish_reason = Some(FinishReason::Length);
         request.output_tokens = segments.iter().map(|s| s.steps * s.tokens_per_step).sum();
-        request.tokens = TokenLog::Segments(segments);
+        request.tokens = TokenLog::Segments(segments.into());
     } else {
         request.status = Status::Rejected;
     }

@@ -5,39 +5,9 @@
 //! requests.
 
 use super::percentile::Sample;
-use super::tokens::{GapProfile, TokenGaps};
 use super::window::Window;
 use crate::record::{RequestRecord, RunRecord, Status, TokenLog};
 use crate::units::{SimDuration, SimTime};
-
-/// Every latency of a run's window.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Latencies {
-    /// First token minus intended arrival.
-    pub ttft: Sample,
-    /// First token minus actual send.
-    pub ttft_from_send: Sample,
-    /// Gaps between consecutive chunks of all requests, pooled.
-    pub itl: Sample,
-    /// Mean time of an output token after the first, one value a request, to the nearest nanosecond.
-    pub tpot: Sample,
-    /// Completed requests with fewer than two output tokens, which have no TPOT.
-    pub tpot_undefined: u64,
-    /// Last token minus intended arrival.
-    pub e2e: Sample,
-    /// Last token minus actual send.
-    pub e2e_from_send: Sample,
-    /// The longest gap of each request that has one.
-    pub stall: Sample,
-    /// From the engine's queue to the first step that computed some of the request.
-    pub queue: Sample,
-    /// From that step's start to the first token; a preemption in between is inside.
-    pub prefill: Sample,
-    /// Actual send minus intended arrival: the load generator's lag, or its concurrency limit.
-    pub send_lag: Sample,
-    /// Durations of the engine steps that start in the window, replicas pooled.
-    pub step: Sample,
-}
 
 /// Time to first token from the intended arrival.
 pub fn ttft(request: &RequestRecord) -> Option<SimDuration> {
@@ -148,57 +118,41 @@ impl<P: Pool> PerLatency<P> {
     }
 }
 
-impl Latencies {
-    /// Measures the requests that arrive in the window. `profiles` are theirs, in the same order.
-    pub fn of(run: &RunRecord, window: &Window, gaps: &TokenGaps<'_>, profiles: &[GapProfile]) -> Self {
-        let mut values = PerLatency::<Vec<u64>>::default();
-        let mut tpot_undefined = 0;
-        for (r, profile) in window.select(run).zip(profiles) {
-            values.note(r, profile.longest_ns);
-            let streamed = r.status == Status::Completed && r.first_token.is_some();
-            tpot_undefined += u64::from(streamed && tpot_parts(r).is_none());
-        }
-        values.step = step_durations(run, window);
-        let samples = values.map(|_, values| Sample::from_values(values));
-        Self {
-            ttft: samples.ttft,
-            ttft_from_send: samples.ttft_from_send,
-            itl: gaps.pooled(window.select(run)),
-            tpot: samples.tpot,
-            tpot_undefined,
-            e2e: samples.e2e,
-            e2e_from_send: samples.e2e_from_send,
-            stall: samples.stall,
-            queue: samples.queue,
-            prefill: samples.prefill,
-            send_lag: samples.send_lag,
-            step: samples.step,
-        }
-    }
+/// The times to first token of the requests that arrive in the window.
+pub fn ttft_sample(run: &RunRecord, window: &Window) -> Sample {
+    let measured = window.select(run);
+    Sample::from_values(measured.filter_map(|r| Some(ttft(r)?.as_nanos())))
 }
 
 /// Durations in nanoseconds of the steps that start in the window, replicas pooled, in no particular order.
-pub(super) fn step_durations(run: &RunRecord, window: &Window) -> Vec<u64> {
+pub(super) fn step_durations(run: &RunRecord, window: Window) -> impl Iterator<Item = u64> + Clone + '_ {
     let steps = run
         .replicas
         .iter()
         .flat_map(|r| r.step_starts.iter().zip(&r.step_ends));
     steps
-        .filter(|(start, _)| window.contains(**start))
+        .filter(move |(start, _)| window.contains(**start))
         .map(|(&start, &end)| end.since(start).as_nanos())
-        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::metric::fixture::{MS, expand, random_run, three_requests};
+    use crate::metric::tokens::{ChunkInstants, TokenGaps};
     use proptest::prelude::*;
 
-    fn of(run: &RunRecord) -> Latencies {
+    fn of(run: &RunRecord) -> PerLatency<Sample> {
         let gaps = TokenGaps::new(run, None);
-        let profiles: Vec<GapProfile> = run.requests.iter().map(|r| gaps.profile(r, None)).collect();
-        Latencies::of(run, &Window::WHOLE, &gaps, &profiles)
+        let mut values = PerLatency::<Vec<u64>>::default();
+        for r in &run.requests {
+            values.note(r, gaps.profile(r, None).longest_ns);
+        }
+        values.step = step_durations(run, Window::WHOLE).collect();
+        let mut samples = values.map(|_, values| Sample::from_values(values));
+        samples.itl = gaps.pooled(&run.requests);
+        assert_eq!(samples.ttft, ttft_sample(run, &Window::WHOLE));
+        samples
     }
 
     fn in_ms(sample: &Sample) -> Vec<(f64, u64)> {
@@ -215,7 +169,6 @@ mod tests {
         );
         assert_eq!(in_ms(&latencies.itl), [(8.0, 3), (14.0, 1)]);
         assert_eq!(in_ms(&latencies.tpot), [(5.5, 1), (8.0, 1)]);
-        assert_eq!(latencies.tpot_undefined, 1);
         assert_eq!(in_ms(&latencies.e2e), [(19.0, 1), (26.0, 1), (38.0, 1)]);
         assert_eq!(in_ms(&latencies.e2e_from_send), [(19.0, 1), (26.0, 1), (36.0, 1)]);
         assert_eq!(in_ms(&latencies.stall), [(8.0, 1), (14.0, 1)]);
@@ -271,7 +224,7 @@ mod tests {
                 let (from, to) = (SimTime(at), SimTime(at + 50));
                 prop_assert_eq!(gaps.tokens_within(a, from, to), naive.tokens_within(b, from, to));
             }
-            let sum = |chunks: Vec<(SimTime, u64)>| Sample::from_counts(chunks.into_iter().map(|(t, n)| (t.0, n)).collect());
+            let sum = |chunks: ChunkInstants<'_>| Sample::from_counts(chunks.counts().map(|(t, n)| (t.0, n)).collect());
             prop_assert_eq!(sum(gaps.chunks(&run.requests)), sum(naive.chunks(&expanded.requests)));
         }
 

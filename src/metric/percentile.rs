@@ -11,6 +11,9 @@ use super::moments::Moments;
 /// A 99th percentile of fewer values than this is an extrapolation from one or two of them.
 pub const THIN_BELOW: u64 = 100;
 
+/// Pairs that are kept before equal values among them are added up.
+const FEWEST_KEPT: usize = 1 << 15;
+
 /// What a number counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Unit {
@@ -56,6 +59,15 @@ impl Sample {
     pub fn from_counts(mut pairs: Vec<(u64, u64)>) -> Self {
         pairs.sort_unstable_by_key(|p| p.0);
         Self::merge(pairs.into_iter())
+    }
+
+    /// [`Sample::from_counts`] of pairs of which there are many more than distinct values: memory goes by the latter.
+    pub fn from_many(pairs: impl IntoIterator<Item = (u64, u64)>) -> Self {
+        let mut kept = Counts::default();
+        pairs
+            .into_iter()
+            .for_each(|(value, count)| kept.add(value, count));
+        Self::from_counts(kept.pairs)
     }
 
     fn merge(sorted: impl Iterator<Item = (u64, u64)>) -> Self {
@@ -169,6 +181,47 @@ impl Sample {
     /// [`Sample::stats`] of nanoseconds, in seconds.
     pub fn stats_s(&self) -> Stats {
         self.stats(Unit::Second, 1e9)
+    }
+}
+
+/// (value, count) pairs, some of them of one value; their number goes by that of distinct values.
+#[derive(Debug)]
+pub(super) struct Counts {
+    pub pairs: Vec<(u64, u64)>,
+    /// So many pairs are kept before those of one value are added up.
+    most: usize,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self {
+            pairs: Vec::new(),
+            most: FEWEST_KEPT,
+        }
+    }
+}
+
+impl Counts {
+    pub fn add(&mut self, value: u64, count: u64) {
+        match self.pairs.last_mut() {
+            Some(last) if last.0 == value => last.1 = last.1.saturating_add(count),
+            _ => self.pairs.push((value, count)),
+        }
+        if self.pairs.len() >= self.most {
+            self.add_up();
+            self.most = FEWEST_KEPT.max(2 * self.pairs.len());
+        }
+    }
+
+    fn add_up(&mut self) {
+        self.pairs.sort_unstable_by_key(|p| p.0);
+        self.pairs.dedup_by(|next, first| {
+            let is_same = next.0 == first.0;
+            if is_same {
+                first.1 = first.1.saturating_add(next.1);
+            }
+            is_same
+        });
     }
 }
 

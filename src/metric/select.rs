@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::moments::Moments;
-use super::percentile::{Sample, Stats, Unit, quantile};
+use super::percentile::{Counts, Sample, Stats, Unit, quantile};
 
 /// Fewer values than this are sorted outright.
 const FEW: usize = 512;
@@ -43,13 +43,18 @@ impl Figures {
         Self::selected(&moments, values.iter().map(|&v| (v, 1)))
     }
 
-    /// Of (nanoseconds, count) in any order, possibly repeated.
-    pub fn of_counts(pairs: Vec<(u64, u64)>) -> Self {
-        if pairs.len() < FEW {
-            return Self::of_sample(&Sample::from_counts(pairs));
+    /// Of nanoseconds in any order that are too many to keep: they are gone through several times.
+    pub fn of_each(values: impl Iterator<Item = u64> + Clone) -> Self {
+        Self::of_counts(values.map(|v| (v, 1)))
+    }
+
+    /// Of (nanoseconds, count) in any order, possibly repeated. They are gone through several times, not kept.
+    pub fn of_counts(pairs: impl Iterator<Item = (u64, u64)> + Clone) -> Self {
+        if pairs.clone().take(FEW).count() < FEW {
+            return Self::of_sample(&Sample::from_counts(pairs.collect()));
         }
-        let moments = Moments::of(pairs.iter().copied());
-        Self::selected(&moments, pairs.iter().copied())
+        let moments = Moments::of(pairs.clone());
+        Self::selected(&moments, pairs)
     }
 
     /// From what is known of the values.
@@ -87,7 +92,7 @@ struct Group {
     ranks: Range<usize>,
     /// Values in the bins below.
     before: u64,
-    pairs: Vec<(u64, u64)>,
+    counts: Counts,
 }
 
 /// Appends the values at `ranks`, which rise. `min` and `max` are the ends of the items.
@@ -100,22 +105,22 @@ fn order_statistics(
     let shift = (u64::BITS - (max - min).leading_zeros()).saturating_sub(BINS.ilog2());
     let bin_of = |value: u64| ((value - min) >> shift) as usize % BINS;
     let mut counts = vec![0u64; BINS];
-    for (value, count) in items.clone() {
-        counts[bin_of(value)] += count;
-    }
+    items
+        .clone()
+        .for_each(|(value, count)| counts[bin_of(value)] += count);
     let (mut groups, group_of) = groups_of(&counts, ranks);
-    for (value, count) in items {
+    items.for_each(|(value, count)| {
         // Group 0 is of no interest.
         if let Some(group) = usize::from(group_of[bin_of(value)]).checked_sub(1) {
-            groups[group].pairs.push((value, count));
+            groups[group].counts.add(value, count);
         }
-    }
+    });
     for group in &mut groups {
         let ranks: Vec<u64> = ranks[group.ranks.clone()]
             .iter()
             .map(|rank| rank - group.before)
             .collect();
-        let pairs = &mut group.pairs;
+        let pairs = &mut group.counts.pairs;
         if pairs.len() > FEW && shift > 0 {
             let ends = Moments::of(pairs.iter().copied());
             let ends = ends.min().zip(ends.max()).unwrap_or_default();
@@ -140,7 +145,7 @@ fn groups_of(counts: &[u64], ranks: &[u64]) -> (Vec<Group>, Vec<u8>) {
             groups.push(Group {
                 ranks: from..next,
                 before,
-                pairs: Vec::new(),
+                counts: Counts::default(),
             });
             group_of[bin] = groups.len() as u8;
         }
@@ -177,7 +182,7 @@ mod tests {
             prop_assert_eq!(Figures::of_values(values.clone()), Figures::of_sample(&sample));
             let pairs: Vec<(u64, u64)> = values.iter().map(|&v| (v, 1 + v % weight)).collect();
             let sample = Sample::from_counts(pairs.clone());
-            prop_assert_eq!(Figures::of_counts(pairs), Figures::of_sample(&sample));
+            prop_assert_eq!(Figures::of_counts(pairs.into_iter()), Figures::of_sample(&sample));
         }
     }
 }

@@ -264,40 +264,21 @@ impl Summary {
         let window = &options.window;
         let limit = options.slo.gap_limit_ns();
         let gaps = TokenGaps::new(run, limit);
-        let requests = run.requests.len();
-        let mut values = PerLatency::<Vec<u64>>::default().map(|_, _| Vec::with_capacity(requests));
-        let (mut tally, mut gaps_known, mut visible) = (Tally::default(), true, Some(0));
-        for r in &run.requests {
-            let is_measured = r.status != Status::Surplus && window.contains(r.scheduled);
-            let is_judged = is_measured || RunTally::completes_inside(r, window);
-            let profile = is_judged.then(|| gaps.profile(r, limit));
-            let known = r.output_tokens < 2 || keeps_tokens(r) || options.slo.itl.is_none();
-            let good = profile
-                .as_ref()
-                .filter(|_| known)
-                .map(|p| options.slo.meets_all(r, p));
-            tally.run.count(r, window, good);
-            if r.status == Status::Surplus {
-                continue;
-            }
-            visible = visible.and_then(|sum: u64| Some(sum + visible_tokens(r, window, &gaps)?));
-            if let Some(profile) = profile.filter(|_| is_measured) {
-                values.note(r, profile.longest_ns);
-                tally.measured.count(r, &profile, &options.slo);
-                gaps_known &= r.output_tokens < 2 || keeps_tokens(r);
-            }
-        }
-        values.step = step_durations(run, window);
+        // What grows with the requests is gone again before the next such thing comes.
+        let measured = window.select(run);
+        let gaps_known = measured.clone().all(|r| r.output_tokens < 2 || keeps_tokens(r));
         let itl = if gaps_known {
-            Figures::of_counts(gaps.pooled_counts(window.select(run)))
+            Figures::of_counts(gaps.pool(measured).counts())
         } else {
-            values.stall.clear();
-            let recorded = options.recorded_gaps.as_ref();
-            let recorded = recorded.filter(|_| *window == Window::WHOLE);
+            let is_whole = *window == Window::WHOLE;
+            let recorded = options.recorded_gaps.as_ref().filter(|_| is_whole);
             Figures::of_sample(recorded.unwrap_or(&Sample::default()))
         };
+        let (tally, visible, mut values) = tallied(run, options, &gaps);
+        values.stall.retain(|_| gaps_known);
         let mut figures = values.map(|_, values| Figures::of_values(values));
         figures.itl = itl;
+        figures.step = Figures::of_each(step_durations(run, *window));
         let parts = Parts {
             tally,
             figures,
@@ -361,6 +342,36 @@ impl Summary {
         summary.notes = notes(&summary, options, parts.gaps_known);
         summary
     }
+}
+
+/// Counts, output tokens that became visible in the window if that is known, and the latencies of single requests.
+fn tallied(
+    run: &RunRecord,
+    options: &SummaryOptions,
+    gaps: &TokenGaps<'_>,
+) -> (Tally, Option<u64>, PerLatency<Vec<u64>>) {
+    let (window, limit) = (&options.window, options.slo.gap_limit_ns());
+    let mut values = PerLatency::<Vec<u64>>::default().map(|_, _| Vec::with_capacity(run.requests.len()));
+    let (mut tally, mut visible) = (Tally::default(), Some(0));
+    for r in &run.requests {
+        let is_measured = r.status != Status::Surplus && window.contains(r.scheduled);
+        let is_judged = is_measured || RunTally::completes_inside(r, window);
+        let profile = is_judged.then(|| gaps.profile(r, limit));
+        let known = r.output_tokens < 2 || keeps_tokens(r) || options.slo.itl.is_none();
+        let good = profile.as_ref().filter(|_| known);
+        tally
+            .run
+            .count(r, window, good.map(|p| options.slo.meets_all(r, p)));
+        if r.status == Status::Surplus {
+            continue;
+        }
+        visible = visible.and_then(|sum: u64| Some(sum + visible_tokens(r, window, gaps)?));
+        if let Some(profile) = profile.filter(|_| is_measured) {
+            values.note(r, profile.longest_ns);
+            tally.measured.count(r, &profile, &options.slo);
+        }
+    }
+    (tally, visible, values)
 }
 
 /// In the order of [`Target`].

@@ -24,13 +24,27 @@ pub struct TokenGaps<'a> {
 #[derive(Debug)]
 struct StepGaps<'a> {
     ends: &'a [SimTime],
-    /// `gaps[i]` is the time from the end of step `i - 1` to the end of step `i`; `gaps[0]` is never used.
-    gaps: Vec<u64>,
     /// The largest gap of each block of steps.
     block_max: Vec<u64>,
-    /// How many of `gaps[..i]` exceed the limit; empty without a limit.
+    /// How many of the gaps of the first `i` steps exceed the limit; empty without a limit.
     over_limit: Vec<u32>,
 }
+
+/// Something for each step of each replica, with how many requests saw it, and what single requests saw besides.
+#[derive(Debug)]
+struct Seen<'a, T> {
+    /// Ends of a replica's steps, and how many requests each concerns.
+    steps: Vec<(&'a [SimTime], Vec<u32>)>,
+    single: Vec<T>,
+}
+
+/// The gaps that requests saw, pooled.
+#[derive(Debug)]
+pub struct PooledGaps<'a>(Seen<'a, u64>);
+
+/// The instants at which requests received chunks.
+#[derive(Debug)]
+pub struct ChunkInstants<'a>(Seen<'a, SimTime>);
 
 /// What one request saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -73,19 +87,27 @@ fn chunk_instants(times: &[SimTime]) -> impl Iterator<Item = SimTime> + '_ {
     times.iter().copied().filter(move |&t| last.replace(t) != Some(t))
 }
 
+/// The gaps before the steps of a range, each from the end of the step before; step 0 has none.
+fn gaps_before(ends: &[SimTime], range: Range<usize>) -> impl Iterator<Item = u64> + Clone + '_ {
+    let from = range.start.saturating_sub(1).min(range.end);
+    ends[from..range.end]
+        .windows(2)
+        .map(|pair| pair[1].since(pair[0]).as_nanos())
+}
+
 impl<'a> StepGaps<'a> {
     fn new(replica: &'a ReplicaRecord, limit: Option<u64>) -> Self {
         let ends = &replica.step_ends[..];
-        let mut gaps = vec![0; ends.len()];
-        for (i, pair) in ends.windows(2).enumerate() {
-            gaps[i + 1] = pair[1].since(pair[0]).as_nanos();
-        }
-        let block_max = gaps
-            .chunks(BLOCK)
-            .map(|b| b.iter().copied().max().unwrap_or(0))
-            .collect();
+        let blocks = (0..ends.len()).step_by(BLOCK);
+        let block_max = blocks.map(|from| {
+            let to = ends.len().min(from + BLOCK);
+            gaps_before(ends, from..to).max().unwrap_or(0)
+        });
         let over_limit = limit.map_or_else(Vec::new, |limit| {
-            let counts = gaps.iter().scan(0, |n, &gap| {
+            // Nothing comes before the first step, as it has no gap.
+            let first = std::iter::once(0).take(ends.len());
+            let gaps = first.chain(gaps_before(ends, 0..ends.len()));
+            let counts = gaps.scan(0, |n, gap| {
                 *n += u32::from(gap > limit);
                 Some(*n)
             });
@@ -93,8 +115,7 @@ impl<'a> StepGaps<'a> {
         });
         Self {
             ends,
-            gaps,
-            block_max,
+            block_max: block_max.collect(),
             over_limit,
         }
     }
@@ -103,16 +124,65 @@ impl<'a> StepGaps<'a> {
         self.ends[to].since(self.ends[from]).as_nanos()
     }
 
-    /// The largest of `gaps[range]`, whole blocks at a time.
+    /// The largest gap before the steps of a range, whole blocks at a time.
     fn longest(&self, range: Range<usize>) -> Option<u64> {
         let blocks = range.start.div_ceil(BLOCK)..range.end / BLOCK;
-        let largest = |values: &[u64]| values.iter().copied().max();
+        let largest = |range| gaps_before(self.ends, range).max();
         if blocks.start >= blocks.end {
-            return largest(&self.gaps[range]);
+            return largest(range);
         }
-        let head = largest(&self.gaps[range.start..blocks.start * BLOCK]);
-        let tail = largest(&self.gaps[blocks.end * BLOCK..range.end]);
-        head.max(tail).max(largest(&self.block_max[blocks]))
+        let head = largest(range.start..blocks.start * BLOCK);
+        let tail = largest(blocks.end * BLOCK..range.end);
+        let whole = self.block_max[blocks].iter().copied().max();
+        head.max(tail).max(whole)
+    }
+}
+
+/// A step more or less is seen by so many requests.
+type Changes = Vec<i32>;
+
+impl<'a, T> Seen<'a, T> {
+    /// Nothing yet of these replicas.
+    fn changes(replicas: &[StepGaps<'a>]) -> Vec<Changes> {
+        replicas.iter().map(|r| vec![0; r.ends.len() + 1]).collect()
+    }
+
+    /// Adds the changes up.
+    fn of(replicas: &[StepGaps<'a>], changes: Vec<Changes>, single: Vec<T>) -> Self {
+        let counted = |(steps, changes): (&StepGaps<'a>, Changes)| {
+            let sums = changes.into_iter().scan(0_i32, |requests, change| {
+                *requests += change;
+                Some(u32::try_from(*requests).unwrap_or(0))
+            });
+            (steps.ends, sums.collect())
+        };
+        Self {
+            steps: replicas.iter().zip(changes).map(counted).collect(),
+            single,
+        }
+    }
+}
+
+impl PooledGaps<'_> {
+    /// (gap, count) in no particular order and possibly repeated; no count is 0.
+    pub fn counts(&self) -> impl Iterator<Item = (u64, u64)> + Clone + '_ {
+        let of_steps = self.0.steps.iter().flat_map(|(ends, counts)| {
+            let counts = counts.iter().skip(1);
+            let seen = gaps_before(ends, 0..ends.len()).zip(counts);
+            seen.filter(|(_, n)| **n > 0).map(|(gap, &n)| (gap, n.into()))
+        });
+        self.0.single.iter().map(|&gap| (gap, 1)).chain(of_steps)
+    }
+}
+
+impl ChunkInstants<'_> {
+    /// (instant, chunks) in no particular order and possibly repeated; those of one replica rise.
+    pub fn counts(&self) -> impl Iterator<Item = (SimTime, u64)> + '_ {
+        let of_steps = self.0.steps.iter().flat_map(|(ends, counts)| {
+            let seen = ends.iter().zip(counts).filter(|(_, n)| **n > 0);
+            seen.map(|(&end, &n)| (end, n.into()))
+        });
+        self.0.single.iter().map(|&at| (at, 1)).chain(of_steps)
     }
 }
 
@@ -128,58 +198,42 @@ impl<'a> TokenGaps<'a> {
         self.replicas.get(request.replica as usize)
     }
 
-    /// All gaps of the given requests, pooled, in nanoseconds.
+    /// All gaps of the given requests as a sample, in nanoseconds.
     pub fn pooled<'r>(&self, requests: impl IntoIterator<Item = &'r RequestRecord>) -> Sample {
-        Sample::from_counts(self.pooled_counts(requests))
+        Sample::from_many(self.pool(requests).counts())
     }
 
-    /// The same as (gap, count) in no particular order and possibly repeated.
-    pub fn pooled_counts<'r>(
-        &self,
-        requests: impl IntoIterator<Item = &'r RequestRecord>,
-    ) -> Vec<(u64, u64)> {
-        let mut seen: Vec<Vec<i64>> = self.replicas.iter().map(|r| vec![0; r.ends.len() + 1]).collect();
-        let steps: usize = self.replicas.iter().map(|r| r.ends.len()).sum();
-        let mut single: Vec<(u64, u64)> = Vec::with_capacity(steps);
+    /// All gaps of the given requests, pooled, in nanoseconds.
+    pub fn pool<'r>(&self, requests: impl IntoIterator<Item = &'r RequestRecord>) -> PooledGaps<'a> {
+        let mut changes = Seen::<u64>::changes(&self.replicas);
+        let mut single = Vec::new();
         for request in requests {
             match (&request.tokens, self.steps_of(request)) {
                 (TokenLog::Segments(segments), Some(steps)) => {
-                    let seen = &mut seen[request.replica as usize];
+                    let changes = &mut changes[request.replica as usize];
                     let mut last: Option<usize> = None;
                     for range in chunk_steps(segments, steps.ends.len()) {
                         match last {
                             // The gap into the range's first step, if the request also had the step before.
-                            Some(last) if last + 1 == range.start => seen[range.start] += 1,
+                            Some(last) if last + 1 == range.start => changes[range.start] += 1,
                             Some(last) => {
-                                single.push((steps.between(last, range.start), 1));
-                                seen[range.start + 1] += 1;
+                                single.push(steps.between(last, range.start));
+                                changes[range.start + 1] += 1;
                             }
-                            None => seen[range.start + 1] += 1,
+                            None => changes[range.start + 1] += 1,
                         }
-                        seen[range.end] -= 1;
+                        changes[range.end] -= 1;
                         last = Some(range.end - 1);
                     }
                 }
                 (TokenLog::Times(times), _) => {
-                    let instants = chunk_instants(times);
-                    single.extend(
-                        chunk_instants(times)
-                            .skip(1)
-                            .zip(instants)
-                            .map(|(b, a)| (b.since(a).as_nanos(), 1)),
-                    );
+                    let gaps = chunk_instants(times).skip(1).zip(chunk_instants(times));
+                    single.extend(gaps.map(|(b, a)| b.since(a).as_nanos()));
                 }
                 (TokenLog::Segments(_), None) => {}
             }
         }
-        for (steps, seen) in self.replicas.iter().zip(&seen) {
-            let mut requests = 0;
-            single.extend(steps.gaps.iter().zip(seen).filter_map(|(&gap, change)| {
-                requests += change;
-                (requests > 0).then_some((gap, requests.unsigned_abs()))
-            }));
-        }
-        single
+        PooledGaps(Seen::of(&self.replicas, changes, single))
     }
 
     /// What one request saw. `limit_ns` as given to [`TokenGaps::new`].
@@ -241,31 +295,23 @@ impl<'a> TokenGaps<'a> {
         }
     }
 
-    /// Every instant at which chunks arrived, with how many arrived then; instants in no particular order and
-    /// possibly repeated.
-    pub fn chunks<'r>(&self, requests: impl IntoIterator<Item = &'r RequestRecord>) -> Vec<(SimTime, u64)> {
-        let mut change: Vec<Vec<i64>> = self.replicas.iter().map(|r| vec![0; r.ends.len() + 1]).collect();
-        let mut chunks = Vec::new();
+    /// Every instant at which the given requests received chunks.
+    pub fn chunks<'r>(&self, requests: impl IntoIterator<Item = &'r RequestRecord>) -> ChunkInstants<'a> {
+        let mut changes = Seen::<SimTime>::changes(&self.replicas);
+        let mut single = Vec::new();
         for request in requests {
             match (&request.tokens, self.steps_of(request)) {
                 (TokenLog::Segments(segments), Some(steps)) => {
-                    let change = &mut change[request.replica as usize];
+                    let changes = &mut changes[request.replica as usize];
                     for range in chunk_steps(segments, steps.ends.len()) {
-                        change[range.start] += 1;
-                        change[range.end] -= 1;
+                        changes[range.start] += 1;
+                        changes[range.end] -= 1;
                     }
                 }
-                (TokenLog::Times(times), _) => chunks.extend(chunk_instants(times).map(|t| (t, 1))),
+                (TokenLog::Times(times), _) => single.extend(chunk_instants(times)),
                 (TokenLog::Segments(_), None) => {}
             }
         }
-        for (steps, change) in self.replicas.iter().zip(&change) {
-            let mut requests = 0;
-            chunks.extend(steps.ends.iter().zip(change).filter_map(|(&end, change)| {
-                requests += change;
-                (requests > 0).then_some((end, requests.unsigned_abs()))
-            }));
-        }
-        chunks
+        ChunkInstants(Seen::of(&self.replicas, changes, single))
     }
 }

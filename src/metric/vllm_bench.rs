@@ -216,10 +216,20 @@ fn bin(instant: SimTime, start: SimTime) -> u64 {
 fn most_chunks(done: &[&RequestRecord], gaps: &TokenGaps<'_>) -> Option<u64> {
     let start = done.iter().map(|r| r.sent).min()?;
     let mut bins: BTreeMap<u64, u64> = BTreeMap::new();
-    for (instant, chunks) in gaps.chunks(done.iter().copied()) {
-        *bins.entry(bin(instant, start)).or_default() += chunks;
-    }
-    bins.into_values().max()
+    // Many steps of a replica lie in one bin.
+    let mut present = (0, 0);
+    gaps.chunks(done.iter().copied())
+        .counts()
+        .for_each(|(instant, chunks)| {
+            let bin = bin(instant, start);
+            if bin != present.0 {
+                *bins.entry(present.0).or_default() += present.1;
+                present = (bin, 0);
+            }
+            present.1 += chunks;
+        });
+    *bins.entry(present.0).or_default() += present.1;
+    bins.into_values().max().filter(|&most| most > 0)
 }
 
 fn most_concurrent(done: &[&RequestRecord]) -> Option<u64> {

@@ -35,7 +35,10 @@ impl Window {
     }
 
     /// The measured requests, in trace order; not those that their load generator did not count.
-    pub fn select<'a>(&self, run: &'a RunRecord) -> impl Iterator<Item = &'a RequestRecord> + use<'a> {
+    pub fn select<'a>(
+        &self,
+        run: &'a RunRecord,
+    ) -> impl Iterator<Item = &'a RequestRecord> + Clone + use<'a> {
         let window = *self;
         run.requests
             .iter()

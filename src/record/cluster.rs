@@ -1,5 +1,6 @@
 //! What happened in a cluster beside its requests and steps.
 
+use super::full::sort_by_id;
 use crate::cluster::lifecycle::Phase;
 use crate::engine::RequestId;
 use crate::units::SimTime;
@@ -120,9 +121,9 @@ pub struct ClusterRecord {
 }
 
 impl ClusterRecord {
-    /// Takes over what was kept of requests.
-    pub fn set_jobs(&mut self, mut jobs: Vec<(RequestId, JobRecord)>) {
-        jobs.sort_by_key(|(id, _)| *id);
-        self.jobs = jobs.into_iter().map(|(_, job)| job).collect();
+    /// Takes over what was kept of requests, whose ids are `ids`.
+    pub fn set_jobs(&mut self, ids: &[RequestId], mut jobs: Vec<JobRecord>) {
+        sort_by_id(ids, &mut jobs);
+        self.jobs = jobs;
     }
 }

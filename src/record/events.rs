@@ -1,6 +1,7 @@
 //! What happened in a run: raw events from which every metric is derived, simulated or imported alike.
 
 use super::full::Busy;
+use super::segments::Segments;
 use crate::engine::{FinishReason, Livelock};
 use crate::units::SimTime;
 
@@ -38,22 +39,11 @@ impl Status {
     }
 }
 
-/// Consecutive steps of one replica that each gave a request the same number of tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Segment {
-    /// Index of the first step in the replica's [`ReplicaRecord::step_ends`].
-    pub first_step: u32,
-    /// How many steps in a row.
-    pub steps: u32,
-    /// Tokens in each of them.
-    pub tokens_per_step: u32,
-}
-
 /// When a request's output tokens became visible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenLog {
     /// By the replica's steps (simulated runs).
-    Segments(Vec<Segment>),
+    Segments(Segments),
     /// One instant a token (imported runs).
     Times(Vec<SimTime>),
 }

@@ -1,7 +1,8 @@
 //! A recorder that keeps everything.
 
-use super::events::{LivelockSince, ReplicaRecord, RequestRecord, RunRecord, Segment, TokenLog};
+use super::events::{LivelockSince, ReplicaRecord, RequestRecord, RunRecord, TokenLog};
 use super::recorder::{Chunk, Recorder, StepRun};
+use super::segments::Segment;
 use crate::engine::RequestId;
 use crate::steptime::BatchShape;
 use crate::units::{SimDuration, SimTime};
@@ -48,14 +49,38 @@ impl Busy {
 /// and replicas go by the ids they were told with, so it does not matter how they were dealt out.
 #[derive(Debug, Clone, Default)]
 pub struct FullRecorder {
-    requests: Vec<(RequestId, RequestRecord)>,
+    /// Who the requests are.
+    ids: Vec<RequestId>,
+    requests: Vec<RequestRecord>,
     replicas: Vec<ReplicaRecord>,
+}
+
+/// Puts what is known of requests into the order of their ids, `ids` being theirs as they stand.
+pub(super) fn sort_by_id<T>(ids: &[RequestId], items: &mut [T]) {
+    if ids.is_sorted() {
+        return;
+    }
+    let mut order: Vec<usize> = (0..ids.len()).collect();
+    order.sort_by_key(|&from| ids[from]);
+    let mut place = vec![0; order.len()];
+    for (to, from) in order.into_iter().enumerate() {
+        place[from] = to;
+    }
+    // Each swap brings one item to its place.
+    for here in 0..place.len() {
+        while place[here] != here {
+            let there = place[here];
+            items.swap(here, there);
+            place.swap(here, there);
+        }
+    }
 }
 
 impl FullRecorder {
     /// A recorder for a run of so many replicas. Replicas beyond are added when they are told of.
     pub fn new(replicas: u32) -> Self {
         Self {
+            ids: Vec::new(),
             requests: Vec::new(),
             replicas: vec![ReplicaRecord::default(); replicas as usize],
         }
@@ -81,6 +106,7 @@ impl FullRecorder {
 
     /// Takes over what another recorder kept, of other requests and other replicas of the same run.
     pub fn merge(&mut self, other: Self) {
+        self.ids.extend(other.ids);
         self.requests.extend(other.requests);
         for (replica, theirs) in (0..).zip(other.replicas) {
             let mine = self.replica(replica);
@@ -92,14 +118,22 @@ impl FullRecorder {
 
     /// The whole run, requests in the order of their ids; `end` is when its last event happened.
     pub fn into_run(mut self, end: SimTime) -> RunRecord {
-        if !self.requests.is_sorted_by_key(|(id, _)| *id) {
-            self.requests.sort_by_key(|(id, _)| *id);
-        }
+        self.replicas.iter_mut().for_each(give_back);
+        sort_by_id(&self.ids, &mut self.requests);
         RunRecord {
-            requests: self.requests.into_iter().map(|(_, request)| request).collect(),
+            requests: self.requests,
             replicas: self.replicas,
             end,
         }
+    }
+}
+
+/// Gives back the room that steps to come would have had.
+fn give_back(record: &mut ReplicaRecord) {
+    record.step_starts.shrink_to_fit();
+    record.step_ends.shrink_to_fit();
+    for gauge in [&mut record.running, &mut record.waiting, &mut record.free_blocks] {
+        gauge.shrink_to_fit();
     }
 }
 
@@ -179,6 +213,7 @@ impl Recorder for FullRecorder {
     }
 
     fn ended(&mut self, id: RequestId, request: RequestRecord, _kept: ()) {
-        self.requests.push((id, request));
+        self.ids.push(id);
+        self.requests.push(request);
     }
 }

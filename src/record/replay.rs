@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use super::events::{ReplicaRecord, RequestRecord, RunRecord, TokenLog};
 use super::recorder::{Chunk, Recorder, StepRun};
+use super::segments::Segments;
 use crate::units::SimTime;
 
 /// How much is told at a time. What is told is the same.
@@ -135,7 +136,7 @@ fn teller<R: Recorder>(
     let segments = match &record.tokens {
         TokenLog::Times(times) if !times.is_empty() => return Err(NotReplayable::TokenTimes { request }),
         TokenLog::Times(_) => &[][..],
-        TokenLog::Segments(segments) => segments,
+        TokenLog::Segments(segments) => &segments[..],
     };
     let replica = run.replicas.get(record.replica as usize);
     let steps = replica.map_or(0, |r| r.step_ends.len().min(r.step_starts.len()));
@@ -154,7 +155,7 @@ fn teller<R: Recorder>(
             first_token: None,
             last_token: None,
             output_tokens: 0,
-            tokens: TokenLog::Segments(Vec::new()),
+            tokens: TokenLog::Segments(Segments::new()),
             ..record.clone()
         },
         kept: R::Request::default(),
@@ -283,7 +284,7 @@ fn tell_request<R: Recorder>(
 mod tests {
     use super::*;
     use crate::metric::fixture::{expand, random_run, three_requests};
-    use crate::record::{FullRecorder, ReplicaTotals, Segment};
+    use crate::record::{FullRecorder, ReplicaTotals};
     use proptest::prelude::*;
 
     /// The record with segments that follow each other made one.
@@ -293,8 +294,8 @@ mod tests {
             let TokenLog::Segments(segments) = &mut request.tokens else {
                 continue;
             };
-            let mut whole: Vec<Segment> = Vec::new();
-            for s in segments.drain(..) {
+            let mut whole = Segments::new();
+            for &s in segments.iter() {
                 match whole.last_mut() {
                     Some(l)
                         if l.first_step + l.steps == s.first_step

@@ -10,8 +10,9 @@ use crate::explore::study::{Study, StudyError, StudyRun, summary_options};
 use crate::input::InputError;
 use crate::metric::Sample;
 use crate::metric::cluster::ClusterSeries;
-use crate::metric::latency::Latencies;
-use crate::metric::tokens::{GapProfile, TokenGaps};
+use crate::metric::latency::ttft_sample;
+use crate::metric::tokens::TokenGaps;
+use crate::record::RunRecord;
 use crate::scenario::Plan;
 
 /// Points of a distribution curve.
@@ -19,13 +20,12 @@ const POINTS: usize = 400;
 
 /// The distributions of TTFT and ITL, a curve a replication, with a name for the file of each.
 pub fn distributions(plan: &Plan, runs: &[StudyRun]) -> Vec<(&'static str, Plot)> {
-    let latencies: Vec<Latencies> = runs.iter().map(|run| latencies(plan, run)).collect();
-    let curves = |figure: fn(&Latencies) -> &Sample| -> Vec<Curve> {
-        latencies
-            .iter()
+    let window = summary_options(plan).window;
+    let curves = |figure: &dyn Fn(&RunRecord) -> Sample| -> Vec<Curve> {
+        runs.iter()
             .enumerate()
-            .map(|(i, l)| {
-                let points = figure(l).distribution(POINTS);
+            .map(|(i, run)| {
+                let points = figure(&run.record).distribution(POINTS);
                 let seconds = points
                     .into_iter()
                     .map(|(ns, share)| (ns as f64 / 1e9, share))
@@ -43,20 +43,12 @@ pub fn distributions(plan: &Plan, runs: &[StudyRun]) -> Vec<(&'static str, Plot)
         }
         .plot()
     };
+    let ttft = curves(&|run| ttft_sample(run, &window));
+    let itl = curves(&|run| TokenGaps::new(run, None).pooled(window.select(run)));
     vec![
-        ("ttft", plot("TTFT", curves(|l| &l.ttft), target(plan.slo.ttft))),
-        ("itl", plot("ITL", curves(|l| &l.itl), target(plan.slo.itl))),
+        ("ttft", plot("TTFT", ttft, target(plan.slo.ttft))),
+        ("itl", plot("ITL", itl, target(plan.slo.itl))),
     ]
-}
-
-fn latencies(plan: &Plan, run: &StudyRun) -> Latencies {
-    let window = summary_options(plan).window;
-    let gaps = TokenGaps::new(&run.record, None);
-    let profiles: Vec<GapProfile> = window
-        .select(&run.record)
-        .map(|r| gaps.profile(r, None))
-        .collect();
-    Latencies::of(&run.record, &window, &gaps, &profiles)
 }
 
 /// What a cluster's first replication looked like over time; nothing of replicas apart.

@@ -269,6 +269,14 @@ impl Plan {
         requests::whole(self, replication)
     }
 
+    /// The requests of one replication in order of arrival: none that cannot be served is among them, and none is kept.
+    ///
+    /// # Errors
+    /// As [`Plan::trace`].
+    pub fn checked_requests(&self, replication: u64) -> Result<PlanRequests<'_>, InputError> {
+        requests::checked(self, replication)
+    }
+
     /// When the requests of one replication arrive: their first and last instants and their number.
     ///
     /// # Errors

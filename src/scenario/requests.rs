@@ -137,6 +137,19 @@ pub(super) fn whole(plan: &Plan, replication: u64) -> Result<Arc<Trace>, InputEr
     Ok(Arc::new(Trace { requests }))
 }
 
+/// The requests of a replication, one by one, after all of them have been checked.
+pub(super) fn checked(plan: &Plan, replication: u64) -> Result<PlanRequests<'_>, InputError> {
+    match plan.work() {
+        WorkSource::Draw(_) => {
+            PlanRequests::new(plan, replication)?.try_for_each(|request| request.map(|_| ()))?;
+        }
+        WorkSource::Replay { .. } => {
+            whole(plan, replication)?;
+        }
+    }
+    PlanRequests::new(plan, replication)
+}
+
 /// When the requests of a replication arrive.
 pub(super) fn span(plan: &Plan, replication: u64) -> Result<ArrivalSpan, InputError> {
     match plan.work() {

@@ -24,7 +24,7 @@ use super::kernel::{Class, Kernel};
 use super::live::{Live, LiveRequests};
 use super::world::{EVENTS_AT_ONCE, Event};
 use crate::engine::RequestId;
-use crate::record::{Recorder, Status, TokenLog};
+use crate::record::{Recorder, Segments, Status, TokenLog};
 use crate::units::{SimDuration, SimTime};
 use crate::workload::trace::TraceRequest;
 
@@ -305,7 +305,7 @@ impl ClientSide {
             record.first_token = live.seen.first().copied().filter(|_| self.clients.streams());
             record.last_token = live.seen.last().copied();
             record.tokens = match std::mem::take(&mut live.seen) {
-                seen if seen.is_empty() => TokenLog::Segments(Vec::new()),
+                seen if seen.is_empty() => TokenLog::Segments(Segments::new()),
                 seen => TokenLog::Times(seen),
             };
         }

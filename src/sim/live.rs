@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::engine::{Leg, RequestId};
-use crate::record::{Recorder, RequestRecord, Status, TokenLog};
+use crate::record::{Recorder, RequestRecord, Segments, Status, TokenLog};
 use crate::units::SimTime;
 use crate::workload::trace::TraceRequest;
 
@@ -179,6 +179,6 @@ pub(super) fn offered(request: &TraceRequest) -> RequestRecord {
         replica: 0,
         priority: request.priority,
         tenant: request.tenant,
-        tokens: TokenLog::Segments(Vec::new()),
+        tokens: TokenLog::Segments(Segments::new()),
     }
 }

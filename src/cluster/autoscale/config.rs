@@ -177,7 +177,8 @@ pub struct AutoscalerConfig {
 
 impl AutoscalerConfig {
     /// The defaults of Kubernetes: tolerance 0.1, every 15 s; up at once, by 4 groups or 100 % per 15 s, whichever is
-    /// more; down by all that is too many, after the highest recommendation of 300 s.
+    /// more; down by all that is too many, after the highest recommendation of 300 s. (A comment in the API, on
+    /// `behavior.scaleUp`, says 60 s; the defaults of its rules and the documentation say 15.)
     pub fn kubernetes(metric: ScaleMetric, target: f64, min_groups: u32, max_groups: u32) -> Self {
         let per = SimDuration::from_millis(15_000);
         let limit = |max| StepLimit { max, per };

@@ -5,7 +5,8 @@
 //!
 //! The constants come from the 54-day run of Llama 3 405B on 16 384 H100 (419 unexpected interruptions; causes as
 //! counted in DCD's and G. Lockwood's reports of it; section 4 of the project's step-time study): 16 384 x 54 x 24 =
-//! 21.2 million device-hours. They are of one training cluster of 2024. A synchronous training run stops for any of its
+//! 21.2 million device-hours. The 47 planned interruptions of the 466 in all are not among them. They are of one training
+//! cluster of 2024. A synchronous training run stops for any of its
 //! devices, so an interruption is a fault of one part; but what only slows is not in them. Neither repair times nor
 //! rates of zones, of degraded links or of slow ranks were found, so none are given here.
 

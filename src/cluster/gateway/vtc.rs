@@ -94,7 +94,8 @@ impl Vtc {
     }
 
     /// A tenant of whom nothing waited has a request now: it is lifted to the smallest counter of those who
-    /// wait, or, where nobody does, to that of who was the last to.
+    /// wait, or, where nobody does, to that of who was the last to. The authors' own code (VTC-artifact) lifts in the
+    /// first case alone; the second is by the paper's algorithm and was not confirmed a second time.
     pub fn enter(&mut self, tenant: u32) {
         let lift = match self.waiting.first() {
             Some(&(least, _)) => least,

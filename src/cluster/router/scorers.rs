@@ -1,4 +1,6 @@
-//! Weighted scorers and their pickers (rules D20, D21), as in llm-d and the Gateway API inference extension.
+//! Weighted scorers and their pickers (rules D20, D21), as in llm-d and the Gateway API inference extension. Formulas and
+//! defaults are those of their sources, with two differences: their active-request scorer takes the most in flight at any
+//! target, here at any candidate; and newer token-load scorers add what the request itself would have to compute.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +10,10 @@ use super::prefix_index::PrefixIndex;
 use super::view::View;
 use crate::units::SimTime;
 
-/// Queue length from which the load-aware scorer gives nothing.
+/// Queue length from which the load-aware scorer gives nothing: the default of its `threshold`.
 const LOAD_AWARE_QUEUE: u32 = 128;
-/// Tokens in flight from which the token-load scorer gives nothing.
+/// Tokens in flight from which the token-load scorer gives nothing: the default of its `queueThresholdTokens`, 128
+/// requests of 32,768.
 const TOKEN_LOAD_TOKENS: f64 = 4_194_304.0;
 
 /// The sum of weighted scores, and what the scorers remember.

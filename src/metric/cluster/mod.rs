@@ -212,7 +212,6 @@ impl ClusterSummary {
         let good = good::Good::of(run, options)?;
         let sums = groups::sums(run, cluster);
         let pools = groups::pool_figures(cluster, &sums, run.end);
-        let queue = curve::queue(run, cluster);
         let weights = (options.token_weights.input, options.token_weights.output);
         let outcomes = Outcomes::of(run, cluster, good.requests(), weights);
         let served = money::served(run, &good);
@@ -228,7 +227,7 @@ impl ClusterSummary {
             total: groups::total(cluster, &sums, run.end),
             groups: groups::group_figures(run, cluster, &sums),
             demand: Demand::of(run, cluster, options, &pools, &good),
-            faults: faults::Judge::new(run, cluster, options, &good, &queue).faults(),
+            faults: faults::Judge::new(run, cluster, options, &good, &curve::queue(run, cluster)).faults(),
             scaling: scaling::scaling(run, cluster, good.window, options.target_utilisation),
             fairness: tenants::fairness(run, cluster, options)?,
             tenants: tenants::services(run, cluster, &good),

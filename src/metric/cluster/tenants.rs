@@ -31,25 +31,33 @@ pub struct TenantService {
     pub ttft: Stats,
 }
 
+/// What is counted of one tenant.
+#[derive(Debug, Default)]
+struct Counts {
+    offered: u64,
+    completed: u64,
+    good: u64,
+    waits_ns: Vec<u64>,
+}
+
 /// How each tenant that offered anything was served, by number. Surplus requests are nobody's.
 pub fn services(run: &RunRecord, cluster: &ClusterRecord, good: &Good) -> Vec<TenantService> {
-    let mut by_tenant: BTreeMap<u32, Vec<(&RequestRecord, bool)>> = BTreeMap::new();
+    let mut by_tenant: BTreeMap<u32, Counts> = BTreeMap::new();
     let requests = run.requests.iter().zip(&good.met).zip(&cluster.jobs);
     for ((request, &met), job) in requests.filter(|((r, _), _)| r.status != Status::Surplus) {
-        by_tenant.entry(job.tenant).or_default().push((request, met));
+        let counts = by_tenant.entry(job.tenant).or_default();
+        counts.offered += 1;
+        counts.completed += u64::from(request.status.is_served());
+        counts.good += u64::from(met);
+        counts.waits_ns.extend(ttft(request).map(|wait| wait.as_nanos()));
     }
-    let service = |(tenant, requests): (u32, Vec<(&RequestRecord, bool)>)| {
-        let offered = requests.len() as u64;
-        let good = requests.iter().filter(|(_, met)| *met).count() as u64;
-        let waits = requests.iter().filter_map(|(r, _)| Some(ttft(r)?.as_nanos()));
-        TenantService {
-            tenant,
-            offered,
-            completed: requests.iter().filter(|(r, _)| r.status.is_served()).count() as u64,
-            good,
-            attainment: (offered > 0).then(|| good as f64 / offered as f64),
-            ttft: Sample::from_values(waits).stats_s(),
-        }
+    let service = |(tenant, counts): (u32, Counts)| TenantService {
+        tenant,
+        offered: counts.offered,
+        completed: counts.completed,
+        good: counts.good,
+        attainment: (counts.offered > 0).then(|| counts.good as f64 / counts.offered as f64),
+        ttft: Sample::from_values(counts.waits_ns).stats_s(),
     };
     by_tenant.into_iter().map(service).collect()
 }
@@ -63,19 +71,18 @@ pub fn fairness(
     cluster: &ClusterRecord,
     options: &ClusterOptions,
 ) -> Result<Fairness, ClusterError> {
-    let rows: Vec<FairRow> = run
+    let rows = run
         .requests
         .iter()
         .zip(&cluster.jobs)
         .filter(|(request, _)| request.status != Status::Surplus)
-        .map(|(request, job)| row(request, job, run.end, options.kv_bytes_per_token))
-        .collect();
+        .map(|(request, job)| row(request, job, run.end, options.kv_bytes_per_token));
     let weights: BTreeMap<u32, f64> = options
         .tenants
         .iter()
         .map(|(&n, facts)| (n, facts.weight))
         .collect();
-    Ok(Fairness::of(&rows, &weights, options.token_weights)?)
+    Ok(Fairness::of(rows, &weights, options.token_weights)?)
 }
 
 pub(super) fn row(

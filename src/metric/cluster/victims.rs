@@ -161,7 +161,7 @@ fn figures(
         };
         (class, served)
     });
-    let fairness = Fairness::of(&rows, &BTreeMap::new(), options.token_weights)?;
+    let fairness = Fairness::of(rows.iter().copied(), &BTreeMap::new(), options.token_weights)?;
     Ok((fairness, served.collect()))
 }
 

@@ -42,11 +42,14 @@ impl World {
                 let first_step = replica.step_ends.len() as u32;
                 requests[next].first_scheduled = Some(SimTime(now));
                 requests[next].first_token = Some(SimTime(now + MS));
-                requests[next].tokens = TokenLog::Segments(vec![Segment {
-                    first_step,
-                    steps,
-                    tokens_per_step: 1,
-                }]);
+                requests[next].tokens = TokenLog::Segments(
+                    vec![Segment {
+                        first_step,
+                        steps,
+                        tokens_per_step: 1,
+                    }]
+                    .into(),
+                );
                 running.push((next, steps));
                 next += 1;
             }

@@ -93,6 +93,22 @@ impl World {
         self.now = to;
     }
 
+    /// Takes all that comes before something, or all.
+    fn take_until(&mut self, end: Option<(SimTime, Kind, usize)>, due: &mut Due) {
+        while let Some(next) = due.first_entry() {
+            if end.is_some_and(|end| *next.key() >= end) {
+                break;
+            }
+            let ((at, kind, _), change) = next.remove_entry();
+            self.take(at, kind, change);
+        }
+    }
+
+    fn take(&mut self, at: SimTime, kind: Kind, change: Change) {
+        self.advance(at);
+        self.change(change.place, kind, change.served, change.rate);
+    }
+
     fn change(&mut self, place: usize, kind: Kind, served: bool, rate: f64) {
         let tenant = &mut self.tenants[place];
         let was_active = tenant.is_active();
@@ -147,17 +163,27 @@ fn instants(row: &FairRow) -> (SimTime, Option<SimTime>, SimTime) {
     (row.arrival, begins, row.end.max(least))
 }
 
+/// Beginnings and ends that are still to come, in their order: the index of the row decides between equal ones.
+type Due = BTreeMap<(SimTime, Kind, usize), Change>;
+
+/// What happens to a tenant.
+#[derive(Debug, Clone, Copy)]
+struct Change {
+    /// The tenant's place.
+    place: usize,
+    /// The row is served at some time.
+    served: bool,
+    /// Its weighted tokens a nanosecond while it is.
+    rate: f64,
+}
+
 /// The pass; one result a tenant, in the order of `weights`, which names every tenant of the rows.
-pub(super) fn sweep(rows: &[FairRow], weights: &BTreeMap<u32, f64>, token: TokenWeights) -> Vec<Swept> {
+pub(super) fn sweep(
+    rows: impl Iterator<Item = FairRow> + Clone,
+    weights: &BTreeMap<u32, f64>,
+    token: TokenWeights,
+) -> Vec<Swept> {
     let place: BTreeMap<u32, usize> = weights.keys().copied().zip(0..).collect();
-    let mut events = Vec::with_capacity(3 * rows.len());
-    for (index, row) in rows.iter().enumerate() {
-        let (arrives, begins, ends) = instants(row);
-        events.push((arrives, Kind::Arrives, index));
-        events.extend(begins.map(|at| (at, Kind::Begins, index)));
-        events.push((ends, Kind::Ends, index));
-    }
-    events.sort_unstable();
     let tenants = weights.values().map(|&weight| Tenant {
         weight,
         ..Tenant::default()
@@ -166,14 +192,30 @@ pub(super) fn sweep(rows: &[FairRow], weights: &BTreeMap<u32, f64>, token: Token
         tenants: tenants.collect(),
         ..World::default()
     };
-    for (at, kind, index) in events {
-        let row = &rows[index];
-        let (_, begins, ends) = instants(row);
+    let mut due = Due::new();
+    let mut take = |(index, row): (usize, FairRow)| {
+        let (arrives, begins, ends) = instants(&row);
         let rate = begins.map_or(0.0, |begins| {
-            token.of_row(row) / ends.since(begins).as_nanos() as f64
+            token.of_row(&row) / ends.since(begins).as_nanos() as f64
         });
-        world.advance(at);
-        world.change(place[&row.tenant], kind, begins.is_some(), rate);
+        let change = Change {
+            place: place[&row.tenant],
+            served: begins.is_some(),
+            rate,
+        };
+        world.take_until(Some((arrives, Kind::Arrives, index)), &mut due);
+        world.take(arrives, Kind::Arrives, change);
+        due.extend(begins.map(|at| ((at, Kind::Begins, index), change)));
+        due.insert((ends, Kind::Ends, index), change);
+    };
+    let numbered = rows.clone().enumerate();
+    if rows.is_sorted_by_key(|row| row.arrival) {
+        numbered.for_each(take);
+    } else {
+        let mut numbered: Vec<(usize, FairRow)> = numbered.collect();
+        numbered.sort_by_key(|(_, row)| row.arrival);
+        numbered.into_iter().for_each(&mut take);
     }
+    world.take_until(None, &mut due);
     world.tenants.into_iter().map(|tenant| tenant.swept).collect()
 }

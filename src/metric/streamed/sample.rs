@@ -123,7 +123,10 @@ impl StreamedSample {
     /// The figures of all values so far.
     pub fn figures(&self) -> Figures {
         match &self.values {
-            Values::Exact(distinct) => Figures::of_counts(distinct.counts().collect()),
+            Values::Exact(distinct) => {
+                let counts: Vec<(u64, u64)> = distinct.counts().collect();
+                Figures::of_counts(counts.iter().copied())
+            }
             Values::Binned(bins) => {
                 let ends = self.moments.min().zip(self.moments.max());
                 let (mut min, mut max) = ends.unwrap_or_default();

@@ -136,11 +136,14 @@ fn a_large_run_is_summarised_fast() {
         .map(|i| {
             let first = i / 64 * 64;
             let mut request = template.clone();
-            request.tokens = TokenLog::Segments(vec![crate::record::Segment {
-                first_step: first,
-                steps: 64,
-                tokens_per_step: 1,
-            }]);
+            request.tokens = TokenLog::Segments(
+                vec![crate::record::Segment {
+                    first_step: first,
+                    steps: 64,
+                    tokens_per_step: 1,
+                }]
+                .into(),
+            );
             let replica = &run.replicas[0];
             request.scheduled = replica.step_starts[first as usize];
             request.first_token = Some(replica.step_ends[first as usize]);

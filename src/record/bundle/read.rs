@@ -10,7 +10,7 @@ use super::{
     SegmentRow, StepRow, TIMES_FILE, TimeRow,
 };
 use crate::input::{InputError, first_existing, read_text};
-use crate::record::{Busy, ReplicaRecord, RequestRecord, RunRecord, Segment, Status, TokenLog};
+use crate::record::{Busy, ReplicaRecord, RequestRecord, RunRecord, Segment, Segments, Status, TokenLog};
 use crate::units::{SimDuration, SimTime};
 
 /// More replicas than any cluster has; keeps a wild number from taking all memory.
@@ -153,7 +153,7 @@ fn request(row: &RequestRow) -> Result<RequestRecord, String> {
         replica: row.replica,
         priority: row.priority,
         tenant: row.tenant,
-        tokens: TokenLog::Segments(Vec::new()),
+        tokens: TokenLog::Segments(Segments::new()),
     })
 }
 

@@ -63,7 +63,7 @@ pub(super) fn resolve(
     let (age, source) = if all.iter().any(|p| matches!(p, RouterPolicy::Scorers { .. })) {
         (
             SCRAPE,
-            Source::Derived("scrape period as commonly quoted, unverified".to_owned()),
+            Source::Derived("the default refresh-metrics-interval of the endpoint picker".to_owned()),
         )
     } else if ranks || all.iter().any(|p| matches!(p, RouterPolicy::VllmDp { .. })) {
         (VLLM_SNAPSHOT, Source::Derived("vLLM's coordinator".to_owned()))

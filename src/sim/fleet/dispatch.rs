@@ -9,7 +9,7 @@ use super::world::{Event, Fleet, Wait};
 use crate::cluster::gateway::{Arrival, Cause, Decision, Item, LoadState};
 use crate::cluster::router::{Asked, Candidate};
 use crate::engine::Leg;
-use crate::record::{Recorder, Status, TokenLog};
+use crate::record::{Recorder, Segments, Status, TokenLog};
 use crate::sim::kernel::Class;
 use crate::units::SimDuration;
 use crate::workload::trace::TraceRequest;
@@ -496,5 +496,5 @@ fn asked_of(whole: &TraceRequest, resumed: u32, leg: Leg) -> TraceRequest {
 
 /// An empty token log.
 pub(super) fn no_tokens() -> TokenLog {
-    TokenLog::Segments(Vec::new())
+    TokenLog::Segments(Segments::new())
 }

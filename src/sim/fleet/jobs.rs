@@ -73,8 +73,9 @@ pub(super) struct Jobs<K> {
     /// Jobs that have not ended, and those of them that have not been sent.
     pub open: u32,
     pub due: u32,
-    /// What is kept of those that are gone.
-    pub told: Vec<(RequestId, JobRecord)>,
+    /// Those that are gone, and what is kept of them.
+    ids: Vec<RequestId>,
+    told: Vec<JobRecord>,
 }
 
 impl<K: Default> Jobs<K> {
@@ -84,6 +85,7 @@ impl<K: Default> Jobs<K> {
             window: VecDeque::new(),
             open: 0,
             due: 0,
+            ids: Vec::new(),
             told: Vec::new(),
         }
     }
@@ -156,8 +158,24 @@ impl<K: Default> Jobs<K> {
         if let Some(job) = self.window.pop_front() {
             self.first += 1;
             recorder.ended(job.id, job.record, job.kept);
-            self.told.push((job.id, job.told));
+            self.keep(job.id, job.told);
         }
+    }
+
+    /// Keeps what is known of one that is told of.
+    pub fn keep(&mut self, id: RequestId, told: JobRecord) {
+        self.ids.push(id);
+        self.told.push(told);
+    }
+
+    /// How many have been told of.
+    pub fn told(&self) -> usize {
+        self.told.len()
+    }
+
+    /// Takes out what is kept of those that have been told of: their ids, and each one's record.
+    pub fn take_told(&mut self) -> (Vec<RequestId>, Vec<JobRecord>) {
+        (std::mem::take(&mut self.ids), std::mem::take(&mut self.told))
     }
 }
 

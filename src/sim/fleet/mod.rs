@@ -17,6 +17,7 @@ mod jobs;
 mod lazy;
 mod push;
 mod rollouts;
+mod run;
 mod waves;
 mod world;
 
@@ -24,4 +25,4 @@ pub use config::{
     Fate, FleetConfig, GatewayConfig, PoolConfig, PoolRole, PoolRollout, Recovery, Routing, TransferConfig,
     TransferMode,
 };
-pub use world::{FleetRun, run, run_streamed};
+pub use run::{FleetRun, run, run_recorded, run_streamed};

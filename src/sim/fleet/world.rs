@@ -11,19 +11,19 @@ use super::groups::Group;
 use super::jobs::{Attempts, JobNumber, JobState, Jobs, Place, offered_job};
 use super::lazy::Slot;
 use super::push::Push;
+use super::run::FleetRun;
 use crate::cluster::link::{Network, TransferId};
 use crate::cluster::router::Router;
 use crate::engine::RequestId;
-use crate::record::{ClusterRecord, FullRecorder, Recorder, ReplicaTotals, RunRecord, TimelineEvent};
+use crate::record::{ClusterRecord, Recorder, TimelineEvent};
 use crate::rng::{Purpose, stream};
 use crate::sim::error::SimError;
 use crate::sim::kernel::{Class, Kernel};
 use crate::sim::replica::Heard;
-use crate::sim::run::StreamError;
 use crate::sim::world::{EVENTS_AT_ONCE, LoadModel, Pace, SPIN_LIMIT};
 use crate::steptime::StepTime;
 use crate::units::SimTime;
-use crate::workload::trace::{Trace, TraceRequest};
+use crate::workload::trace::TraceRequest;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Event {
@@ -130,92 +130,11 @@ pub(super) struct Fleet<'a, R: Recorder> {
     pub record: ClusterRecord,
 }
 
-/// A run of a cluster that was told to a recorder.
-#[derive(Debug)]
-pub struct FleetRun<R> {
-    /// What heard of it.
-    pub recorder: R,
-    /// Replicas by number.
-    pub replicas: Vec<ReplicaTotals>,
-    /// Groups, faults, and what became of each request on its way.
-    pub cluster: ClusterRecord,
-    /// When the last event happened.
-    pub end: SimTime,
-    /// Steps of all replicas.
-    pub steps: u64,
-}
-
-/// Runs a trace on a cluster until all work is done or the deadline has come.
-///
-/// # Errors
-/// [`SimError`] when the run cannot go on.
-pub fn run(
-    pace: Pace,
-    config: &FleetConfig,
-    step_times: &[&dyn StepTime],
-    trace: &Trace,
-) -> Result<(RunRecord, ClusterRecord), SimError> {
-    let requests = &trace.requests;
-    let mut order: Vec<RequestId> = (0..requests.len() as u32).collect();
-    if config.load == LoadModel::OpenLoop {
-        order.sort_by_key(|&id| requests[id as usize].arrival);
-    }
-    let stream = order
-        .into_iter()
-        .map(|id| Ok::<_, std::convert::Infallible>((id, requests[id as usize].clone())));
-    let told = run_told(pace, config, step_times, stream, FullRecorder::default()).map_err(|e| match e {
-        StreamError::Sim(e) => e,
-        StreamError::Requests(never) => match never {},
-    })?;
-    let mut recorder = told.recorder;
-    for (replica, totals) in (0..).zip(told.replicas) {
-        recorder.set_totals(replica, totals);
-    }
-    let mut run = recorder.into_run(told.end);
-    let until = config.deadline.filter(|_| config.load.is_closed());
-    config.front_end.shift_tokens(&mut run, until);
-    Ok((run, told.cluster))
-}
-
-/// Runs a stream of requests, in the order of their sending, and tells a recorder of it. Memory grows with the requests
-/// in the system and with a few counts of each request.
-///
-/// # Errors
-/// [`StreamError`].
-pub fn run_streamed<R: Recorder, E>(
-    config: &FleetConfig,
-    step_times: &[&dyn StepTime],
-    requests: impl Iterator<Item = Result<TraceRequest, E>>,
-    recorder: R,
-) -> Result<FleetRun<R>, StreamError<E>> {
-    let numbered = (0..).zip(requests).map(|(id, request)| Ok((id, request?)));
-    run_told(Pace::Leap, config, step_times, numbered, recorder)
-}
-
-fn run_told<R: Recorder, E>(
-    pace: Pace,
-    config: &FleetConfig,
-    step_times: &[&dyn StepTime],
-    mut requests: impl Iterator<Item = Result<(RequestId, TraceRequest), E>>,
-    recorder: R,
-) -> Result<FleetRun<R>, StreamError<E>> {
-    let mut fleet = Fleet::new(pace, config, step_times, recorder).map_err(StreamError::Sim)?;
-    fleet.start_groups();
-    let mut failure = None;
-    let mut next = || requests.next()?.map_err(|e| failure = Some(e)).ok();
-    let ended = fleet.run(&mut next);
-    let ended = ended.map(|()| fleet.end(&mut next));
-    match failure {
-        Some(e) => Err(StreamError::Requests(e)),
-        None => ended.map_err(StreamError::Sim),
-    }
-}
-
 /// Gives the next request to be sent, if there is one.
-type Source<'s> = &'s mut dyn FnMut() -> Option<(RequestId, TraceRequest)>;
+pub(super) type Source<'s> = &'s mut dyn FnMut() -> Option<(RequestId, TraceRequest)>;
 
 impl<'a, R: Recorder> Fleet<'a, R> {
-    fn new(
+    pub fn new(
         pace: Pace,
         config: &'a FleetConfig,
         step_times: &'a [&'a dyn StepTime],
@@ -284,7 +203,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
         });
     }
 
-    fn run(&mut self, source: Source<'_>) -> Result<(), SimError> {
+    pub fn run(&mut self, source: Source<'_>) -> Result<(), SimError> {
         let limit = self
             .config
             .deadline
@@ -431,7 +350,7 @@ impl<'a, R: Recorder> Fleet<'a, R> {
     }
 
     /// Tells the recorder of what is left.
-    fn end(mut self, source: Source<'_>) -> FleetRun<R> {
+    pub fn end(mut self, source: Source<'_>) -> FleetRun<R> {
         let end = self.take_steps_left();
         (0..self.groups.len() as u32).for_each(|group| self.tell_idle_until(group, end));
         for job in self.jobs.numbers() {
@@ -448,14 +367,14 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             }
             let job = crate::sim::live::offered(&request);
             self.recorder.ended(id, job, R::Request::default());
-            self.jobs.told.push((id, offered_job(&request)));
+            self.jobs.keep(id, offered_job(&request));
         }
         let timeline = &mut self.record.timeline;
         let events = timeline.len();
         timeline.retain(|event| event.at <= end);
         self.record.events_beyond_end = (events - timeline.len()) as u64;
-        if self.retries > self.jobs.told.len() as u64 {
-            let (retries, requests) = (self.retries, self.jobs.told.len());
+        if self.retries > self.jobs.told() as u64 {
+            let (retries, requests) = (self.retries, self.jobs.told());
             let what = format!(
                 "{retries} retries of {requests} requests: a limit on retries or a budget is missing"
             );
@@ -473,7 +392,8 @@ impl<'a, R: Recorder> Fleet<'a, R> {
             })
             .collect();
         self.record.retries_refused = self.gateway.retry_budget.refused();
-        self.record.set_jobs(std::mem::take(&mut self.jobs.told));
+        let (ids, jobs) = self.jobs.take_told();
+        self.record.set_jobs(&ids, jobs);
         self.record.groups = self.groups.into_iter().map(Group::into_record).collect();
         FleetRun {
             recorder: self.recorder,
