@@ -148,8 +148,8 @@ impl LayerWise {
     /// The prefill group hears of the decode group's blocks. Returns when it has posted what waited for them.
     pub fn hears(&mut self, wanted: Wanted, now: SimTime) -> SimTime {
         self.wanted = Some(wanted);
-        let computed = self.chunks.iter().filter(|c| c.end <= now).map(|c| c.to);
-        self.ready = computed.last().unwrap_or(self.ready);
+        let computed = self.chunks.iter().rfind(|c| c.end <= now).map(|c| c.to);
+        self.ready = computed.unwrap_or(self.ready);
         self.chunks.retain(|c| c.end > now);
         let waited = self.blocks_of(self.ready);
         self.begins = now

@@ -126,14 +126,13 @@ impl<R: Recorder> Fleet<'_, R> {
             return;
         }
         self.touched.push(replica);
-        at_replica!(self, replica, |slot, around| {
+        let wakes = at_replica!(self, replica, |slot, around| {
             if leaps {
                 slot.advance(now, &mut around);
             }
             debug_assert!(slot.wake.is_none_or(|wake| wake >= now), "a step was missed");
-            if slot.wake == Some(now) {
-                // It would have been an event of its own.
-                self.last_progress = now;
+            let wakes = slot.wake == Some(now);
+            if wakes {
                 slot.wake = None;
                 slot.replica.wake(now, &mut around);
                 if is_settled {
@@ -141,7 +140,12 @@ impl<R: Recorder> Fleet<'_, R> {
                     slot.act(now, &mut around);
                 }
             }
+            wakes
         });
+        if wakes {
+            // As its event would have told, had it been stepped.
+            self.last_progress = now;
+        }
     }
 
     /// Lets every touched replica act.

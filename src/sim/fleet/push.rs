@@ -272,6 +272,9 @@ impl<R: Recorder> Fleet<'_, R> {
             return;
         };
         let State::Broken { valid_bytes } = push.state else {
+            if push.is_done() {
+                self.pushes.remove(&from);
+            }
             return;
         };
         let to = push.to;
