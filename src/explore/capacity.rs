@@ -265,6 +265,7 @@ mod tests {
             .iter()
             .map(|&attainment| RunOutcome {
                 attainment,
+                targets: Vec::new(),
                 error_rate: 0.0,
                 goodput_rps: rate * attainment,
                 throughput_rps: rate,

@@ -330,7 +330,12 @@ impl<R: Recorder> Fleet<'_, R> {
             return;
         }
         let timeout = Some(roll.rollout.config().drain_timeout);
-        for action in roll.rollout.next(now, &state) {
+        let begins = roll.rollout.phase() == RolloutPhase::Waiting;
+        let actions = roll.rollout.next(now, &state);
+        if begins {
+            self.tell("rollout_began", None, self.config.pools[pool].name.clone());
+        }
+        for action in actions {
             let start = |count: u32, revision: u32, fleet: &mut Self| {
                 for _ in 0..count {
                     let group = fleet.add_group(pool, revision);
