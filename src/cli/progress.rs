@@ -19,9 +19,12 @@ pub(super) fn delayed_count(message: &'static str, wanted: bool) -> ProgressBar 
 /// A bar of `length` units that appears after two seconds; hidden for good when `wanted` is false.
 pub(super) fn delayed_bar(message: &'static str, length: u64, wanted: bool) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::hidden()).with_message(message);
-    if let Ok(style) =
-        ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len}, {elapsed} so far, {eta} left")
-    {
+    // Of one thing alone nobody knows how long it takes.
+    let template = match length {
+        0 | 1 => "{spinner} {msg}, {elapsed} so far",
+        _ => "{msg} [{bar:30}] {pos}/{len}, {elapsed} so far, {eta} left",
+    };
+    if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
     if wanted {

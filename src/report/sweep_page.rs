@@ -6,11 +6,11 @@ use super::cluster_columns::ClusterColumns;
 use super::context::{context, footer, question, slo_text};
 use super::figures::{Curve, Goodput, ThroughputLatency};
 use super::html::{Block, Page, Section};
-use super::limited_by::Limit;
+use super::limited_by;
 use super::plot::Plot;
 use super::run_page::extrapolation_note;
 use super::table::{Cell, Column, Table};
-use crate::explore::capacity::Capacity;
+use crate::explore::capacity::{Capacity, Limit};
 use crate::explore::grid::axis_names;
 use crate::explore::load::{LoadPoint, RunOutcome};
 use crate::explore::sweep::{Configuration, ConfigurationOutcome};
@@ -40,7 +40,8 @@ fn table_with(configurations: &[Configuration], of_cluster: &ClusterColumns) -> 
         Column::plain("extrapolated steps"),
     ]);
     columns.extend(of_cluster.columns());
-    let of_limits: Vec<Option<Limit>> = configurations.iter().map(Limit::of).collect();
+    let limit_of = |c: &Configuration| c.capacity().and_then(|c| c.limited_by);
+    let of_limits: Vec<Option<Limit>> = configurations.iter().map(limit_of).collect();
     let any_limit = of_limits.iter().any(Option::is_some);
     if any_limit {
         columns.push(Column::plain("limited by"));
@@ -58,7 +59,7 @@ fn table_with(configurations: &[Configuration], of_cluster: &ClusterColumns) -> 
     for ((configuration, remark), limit) in configurations.iter().zip(remarks).zip(of_limits) {
         let mut row = row(configuration);
         row.extend(of_cluster.cells(configuration, reference_point(configuration)));
-        row.extend(any_limit.then(|| limit.map(|limit| limit.name()).into()));
+        row.extend(any_limit.then(|| limit.map(limited_by::name).into()));
         row.extend(any_carried.then(|| configuration.carried_over.join(", ").into()));
         row.extend(any_remark.then(|| remark.into()));
         table.push(row);
@@ -311,13 +312,18 @@ pub fn verdict(plan: &Plan, configurations: &[Configuration]) -> Vec<String> {
         super::number::significant(carried, 3),
         slo_text(plan)
     )];
-    lines.extend(capacity.fails_at_rps.zip(Limit::of(best)).map(|(rate, limit)| {
-        format!(
-            "At {} requests/s it fails: {}.",
-            super::number::significant(rate, 3),
-            limit.text(plan)
-        )
-    }));
+    lines.extend(
+        capacity
+            .fails_at_rps
+            .zip(capacity.limited_by)
+            .map(|(rate, limit)| {
+                format!(
+                    "At {} requests/s it fails: {}.",
+                    super::number::significant(rate, 3),
+                    limited_by::text(limit, plan)
+                )
+            }),
+    );
     if !best.carried_over.is_empty() {
         lines.push(format!(
             "Its step times are carried over (extrapolation): the fit does not speak for its {}.",
