@@ -98,14 +98,33 @@ impl fmt::Display for InputError {
 impl std::error::Error for InputError {}
 
 /// The name closest to `given`, if it is close enough to be a slip of the hand.
+///
+/// Of a name of several words the first ones may be meant alone, `waiting` for `waiting-per-group`, where no other name
+/// begins so.
 pub fn nearest<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    names
-        .into_iter()
-        .map(|name| (strsim::normalized_damerau_levenshtein(given, name), name))
+    let names: Vec<&str> = names.into_iter().collect();
+    let whole = names
+        .iter()
+        .map(|&name| (strsim::normalized_damerau_levenshtein(given, name), name))
         .filter(|(score, _)| *score >= 0.5)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, name)| name.to_owned())
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    if let Some((_, name)) = whole {
+        return Some(name.to_owned());
+    }
+    let begins_so = |name: &&&str| {
+        let ends = name.match_indices(['-', '_']).map(|(end, _)| end);
+        let mut beginnings = ends.map(|end| &name[..end]).filter(|words| words.len() >= 4);
+        beginnings.any(|words| strsim::normalized_damerau_levenshtein(given, words) >= BEGINNING)
+    };
+    let mut beginning = names.iter().filter(begins_so);
+    match (beginning.next(), beginning.next()) {
+        (Some(name), None) => Some((*name).to_owned()),
+        _ => None,
+    }
 }
+
+/// So near must the first words of a name be to what was given, to be meant.
+const BEGINNING: f64 = 0.75;
 
 /// Reads a text file, gunzipping when its name ends in `.gz`.
 ///
@@ -275,6 +294,15 @@ mod tests {
             Some("max_num_seqs".into())
         );
         assert_eq!(nearest("zebra", ["max_num_seqs", "block_size"]), None);
+        // The first words of one name; of two, nobody knows which.
+        let metrics = ["waiting-per-group", "running-per-group", "kv-usage"];
+        assert_eq!(nearest("waitng", metrics).as_deref(), Some("waiting-per-group"));
+        assert_eq!(nearest("runing", metrics).as_deref(), Some("running-per-group"));
+        assert_eq!(nearest("kv", metrics), None);
+        assert_eq!(
+            nearest("waiting", ["waiting-per-group", "waiting-per-pool"]),
+            None
+        );
     }
 
     #[test]

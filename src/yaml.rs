@@ -113,6 +113,13 @@ fn explain(message: &str, origin: &str) -> InputError {
         .strip_prefix("invalid type: ")
         .or_else(|| message.strip_prefix("invalid value: "));
     match wrong.and_then(|rest| rest.rsplit_once(", expected ")) {
+        // YAML of old takes a bare y or no for a truth value.
+        Some((found, expected)) if found.starts_with("boolean") && kind(expected) == kind("a string") => {
+            InputError::new(origin, format!("found {}", found.replace('`', ""))).allowed(format!(
+                "allowed: {}; a name such as y, n, yes, no, on, off, true or false must be quoted: '\"y\"'",
+                kind(expected)
+            ))
+        }
         Some((found, expected)) => InputError::new(origin, format!("found {}", found.replace('`', "")))
             .allowed(format!("allowed: {}", kind(expected))),
         None => InputError::new(origin, message),
@@ -181,7 +188,11 @@ fn describe(error: &YamlError, token: Option<&str>, origin: &str) -> InputError 
         }
         YamlError::Message { msg, .. } => say(msg.clone()),
         YamlError::Eof { .. } => say("the document ends too early".to_owned()),
-        other => say(first_line(&other.to_string())),
+        other => match first_line(&other.to_string()) {
+            null if null.starts_with("cannot deserialize null") => say("found null".to_owned())
+                .allowed("allowed: a string; one that reads null or ~ must be quoted"),
+            line => say(line),
+        },
     }
 }
 

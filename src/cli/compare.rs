@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use rayon::prelude::*;
 
-use super::stdout::WIDTH;
+use super::stdout::width;
 use super::{Outcome, print};
 use crate::calibrate::observed_capture::ServedDefaults;
 use crate::calibrate::points::{Boundary, PointDefaults, read_rows};
@@ -79,7 +79,7 @@ pub fn run(args: &CompareArgs) -> anyhow::Result<Outcome> {
     let text = if args.json {
         serde_json::to_string_pretty(&report)? + "\n"
     } else {
-        comparison_text(&report, WIDTH) + "\n"
+        comparison_text(&report, width()) + "\n"
     };
     print(&text)?;
     Ok(Outcome::Done)

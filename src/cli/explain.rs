@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::progress::delayed_bar;
 use super::simulate::unwrap_input;
-use super::stdout::WIDTH;
+use super::stdout::width;
 use super::{Global, Outcome, output, print};
 use crate::explore::published::{Explained, Played, PrintedFigure, StudyFile, explain, parts};
 use crate::input::prepare_output_folder;
@@ -101,7 +101,7 @@ pub fn run(args: &ExplainArgs, global: &Global) -> anyhow::Result<Outcome> {
         .collect();
     print(&format!(
         "{}\n{livelocks}notebook: {}\n",
-        table.terminal(WIDTH),
+        table.terminal(width()),
         args.output_dir.join("notebook.ipynb").display()
     ))?;
     Ok(Outcome::Done)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::stdout::WIDTH;
+use super::stdout::width;
 use super::{Outcome, print};
 use crate::calibrate::actual::{diagnose, record_of, summary_options};
 use crate::calibrate::front_end::front_end_of;
@@ -116,7 +116,7 @@ pub fn run(args: &ImportArgs) -> anyhow::Result<Outcome> {
     let text = if args.json {
         serde_json::to_string_pretty(&json_of(&imported))? + "\n"
     } else {
-        import_text(&imported, WIDTH) + "\n"
+        import_text(&imported, width()) + "\n"
     };
     print(&text)?;
     Ok(Outcome::Done)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::compare::compare_all;
-use super::stdout::{WIDTH, complain};
+use super::stdout::{FILE_WIDTH, complain, width};
 use super::sweep::{outcome_of, sweep, write_tables};
 use super::{Global, Outcome, output, overrides, print, progress};
 use crate::calibrate::dataset::Dataset;
@@ -14,7 +14,7 @@ use crate::calibrate::{FitOptions, fit_steps};
 use crate::input::{InputError, prepare_output_folder};
 use crate::report::compare::{comparison_text, medians_table, runs_table};
 use crate::report::preflight_page::{Calibrated, preflight_page};
-use crate::report::sweep_page::{configurations_table, sweep_plots, verdict};
+use crate::report::sweep_page::{shown_table, sweep_plots, verdict};
 use crate::scenario::{Plan, StepTimeSource, machine};
 use crate::steptime::AnyFit;
 use crate::steptime::Fit;
@@ -96,10 +96,10 @@ pub fn run(args: &PreflightArgs, global: &Global) -> anyhow::Result<Outcome> {
 
     let mut text = String::new();
     if let Some(c) = &calibrated {
-        text += &format!("{}\n\n", runs_table(&c.comparison.captures).terminal(WIDTH));
-        text += &format!("{}\n\n", medians_table(&c.comparison.captures).terminal(WIDTH));
+        text += &format!("{}\n\n", runs_table(&c.comparison.captures).terminal(width()));
+        text += &format!("{}\n\n", medians_table(&c.comparison.captures).terminal(width()));
     }
-    text += &format!("{}\n\n", configurations_table(&configurations).terminal(WIDTH));
+    text += &format!("{}\n\n", shown_table(&configurations).terminal(width()));
     text += &format!("{}\n", verdict(&plan, &configurations).join("\n"));
     text += &format!("report: {}\n", folder.join("report.html").display());
     print(&text)?;
@@ -175,7 +175,7 @@ fn compare_holdout(set: Dataset, fit: Fit, folder: &Path) -> anyhow::Result<Cali
     let comparison = compare_all(&set.holdout, &any, &path, &ServedDefaults::default())?;
     output::text(
         &folder.join("compare.txt"),
-        &(comparison_text(&comparison, WIDTH) + "\n"),
+        &(comparison_text(&comparison, FILE_WIDTH) + "\n"),
     )?;
     output::text(
         &folder.join("compare.json"),

@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Args;
 
 use super::progress::delayed_bar;
-use super::stdout::WIDTH;
+use super::stdout::width;
 use super::{Global, Outcome, ScenarioArgs, output, print};
 use crate::explore::study::{Study, StudyError, StudyRun, is_stranded, summary_options};
 use crate::input::{InputError, prepare_output_folder};
@@ -239,7 +239,7 @@ fn write_run(folder: &Path, plan: &Plan, run: &StudyRun, detailed: bool) -> std:
     let result = BenchResult::of(&run.record, &bench_info(plan, detailed));
     write_figures(folder, &run.record, &run.summary, &result)?;
     if let (Some(cluster), Some(figures)) = (&run.cluster, &run.figures) {
-        cluster_report::write(folder, cluster, figures)?;
+        cluster_report::write(folder, cluster, figures, &run.rollouts)?;
     }
     match plan.view() {
         Some(view) => write_lens(&folder.join(LENS_FILE), view, &run.record),
@@ -284,14 +284,14 @@ fn text(
         let replicas = run.record.replicas.len();
         text += &run_text(i, run.steps(), replicas, &run.summary, run.extrapolated_share);
         for table in view.map_or_else(Vec::new, |view| tool_tables(view, &run.record)) {
-            text += &format!("\n{}\n", table.terminal(WIDTH));
+            text += &format!("\n{}\n", table.terminal(width()));
         }
         if let Some(figures) = &run.figures {
-            text += &format!("\n{}", cluster_report::tables(figures));
+            text += &format!("\n{}", cluster_report::tables(figures, &run.rollouts, width()));
         }
     }
     if let Some(intervals) = intervals {
-        text += &intervals_table(intervals).terminal(WIDTH);
+        text += &intervals_table(intervals).terminal(width());
         text.push('\n');
     }
     text += &format!("results: {}\n", args.output_dir.display());
@@ -310,7 +310,7 @@ fn run_text(
         counted(replicas as u64, "replica")
     );
     for table in summary_tables(summary) {
-        text += &table.terminal(WIDTH);
+        text += &table.terminal(width());
         text += "\n\n";
     }
     for note in &summary.notes {

@@ -7,14 +7,18 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::simulate::unwrap_input;
-use super::stdout::{WIDTH, complain};
+use super::stdout::{complain, width};
 use super::{Global, Outcome, ScenarioArgs, output, print, progress};
 use crate::explore::grid::{MOST_CONFIGURATIONS, Setting, combinations};
+use crate::explore::group_plan::{Demand, GroupPlan, NoGroupPlan, Survive, group_plan};
 use crate::explore::study::StudyError;
-use crate::explore::sweep::{Configuration, run_sweep};
+use crate::explore::sweep::{Configuration, run_sweep, run_sweep_told};
 use crate::input::InputError;
 use crate::metric::export::write_json;
-use crate::report::sweep_page::{configurations_table, points_table, sweep_page, sweep_plots, verdict};
+use crate::report::group_plan::group_plan_tables;
+use crate::report::sweep_page::{
+    configurations_table, points_table, shown_table, sweep_page, sweep_plots, verdict,
+};
 use crate::scenario::{Machine, Plan};
 
 /// Run every combination of a scenario's sweep axes, and find the capacity of each if the scenario asks for it.
@@ -41,9 +45,31 @@ pub struct SweepArgs {
 pub struct CapacityArgs {
     #[command(flatten)]
     scenario: ScenarioArgs,
+    /// Of a cluster: the load to plan groups for, requests a second; without it, the scenario's own rate.
+    #[arg(long, value_name = "RATE")]
+    peak: Option<f64>,
+    /// Of a cluster: how much more than that may come, as a share, such as 0.2.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    margin: f64,
+    /// Of a cluster: what may fail at the peak.
+    #[arg(long, value_enum, default_value_t = SurviveArg::Node)]
+    survive: SurviveArg,
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
+}
+
+/// What may fail at the peak.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum SurviveArg {
+    /// Nothing: no reserve.
+    Nothing,
+    /// One group.
+    Group,
+    /// The node with the most groups of a pool.
+    Node,
+    /// The zone with the most groups of a pool.
+    Zone,
 }
 
 /// What `sweep --json` and `capacity --json` print, and `sweep.json` holds.
@@ -51,6 +77,9 @@ pub struct CapacityArgs {
 pub struct SweepReport {
     /// Configurations, the last axis changing fastest.
     pub configurations: Vec<Configuration>,
+    /// Of `capacity` on a cluster: whole groups for a load.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub groups_to_plan: Option<GroupPlan>,
 }
 
 /// Runs `kneeboard sweep`.
@@ -73,7 +102,7 @@ pub fn run(args: &SweepArgs, global: &Global) -> anyhow::Result<Outcome> {
         &plan,
     )?;
     let folder = format!("results: {}\n", args.output_dir.display());
-    finish(&plan, configurations, args.json, &folder)
+    finish(&plan, configurations, None, args.json, &folder)
 }
 
 /// Runs `kneeboard capacity`.
@@ -95,10 +124,44 @@ pub fn run_capacity(args: &CapacityArgs, global: &Global) -> anyhow::Result<Outc
             "kneeboard: note: axes are swept by `kneeboard sweep`; capacity is searched for the base configuration only",
         );
     }
-    let bar = progress::delayed_bar("searching", 1, global.progress());
-    let configurations = run_sweep(&plan, None, &[Setting::new()], |_, _| Ok(())).map_err(unwrap_input)?;
+    let demand = demand(args, &plan)?;
+    let bar = progress::delayed_count("searching", global.progress());
+    let told = || bar.inc(1);
+    let configurations =
+        run_sweep_told(&plan, None, &[Setting::new()], |_, _| Ok(()), &told).map_err(unwrap_input)?;
+    let planned = match (demand, configurations.first().and_then(Configuration::capacity)) {
+        (Some(demand), Some(capacity)) => {
+            Some(group_plan(&plan, &demand, capacity, &told).map_err(unwrap_input)?)
+        }
+        _ => None,
+    };
     bar.finish_and_clear();
-    finish(&plan, configurations, args.json, "")
+    finish(&plan, configurations, planned, args.json, "")
+}
+
+/// What groups are planned for; nothing where the scenario is no cluster or nobody says how much.
+fn demand(args: &CapacityArgs, plan: &Plan) -> Result<Option<Demand>, InputError> {
+    let refuse = |flag: &str, value: f64, allowed: &str| {
+        Err(InputError::new(flag, format!("{value} cannot be used")).allowed(allowed))
+    };
+    if let Some(peak) = args.peak.filter(|p| !(p.is_finite() && *p > 0.0)) {
+        return refuse("--peak", peak, "requests a second, above 0");
+    }
+    if !(0.0..=100.0).contains(&args.margin) {
+        return refuse("--margin", args.margin, "a share of 0 or more, such as 0.2");
+    }
+    let own = plan.scenario.load.arrival.rate.map(|r| r.0);
+    let peak_rps = args.peak.or(own).filter(|_| plan.cluster().is_some());
+    Ok(peak_rps.map(|peak_rps| Demand {
+        peak_rps,
+        margin: args.margin,
+        survive: match args.survive {
+            SurviveArg::Nothing => Survive::Nothing,
+            SurviveArg::Group => Survive::Group,
+            SurviveArg::Node => Survive::Node,
+            SurviveArg::Zone => Survive::Zone,
+        },
+    }))
 }
 
 /// Runs every combination with a progress bar; each configuration's outcome is on disk as soon as it is known.
@@ -134,6 +197,7 @@ pub(super) fn write_tables(folder: &Path, configurations: &[Configuration]) -> a
     output::csv(folder, "loads.csv", &points_table(configurations))?;
     let report = SweepReport {
         configurations: configurations.to_vec(),
+        groups_to_plan: None,
     };
     output::text(
         &folder.join("sweep.json"),
@@ -144,24 +208,47 @@ pub(super) fn write_tables(folder: &Path, configurations: &[Configuration]) -> a
 fn finish(
     plan: &Plan,
     configurations: Vec<Configuration>,
+    planned: Option<Result<GroupPlan, NoGroupPlan>>,
     json: bool,
     folder: &str,
 ) -> anyhow::Result<Outcome> {
     let outcome = outcome_of(&configurations);
     let text = if json {
-        serde_json::to_string_pretty(&SweepReport { configurations })? + "\n"
+        let groups_to_plan = planned.and_then(Result::ok);
+        serde_json::to_string_pretty(&SweepReport {
+            configurations,
+            groups_to_plan,
+        })? + "\n"
     } else {
         let mut lines = verdict(plan, &configurations).join("\n");
+        match &planned {
+            Some(Ok(planned)) => {
+                for table in group_plan_tables(planned) {
+                    lines += &format!("\n\n{}", table.terminal(width()));
+                }
+                lines.push('\n');
+            }
+            Some(Err(no)) => lines += &format!("\nnote: {}", no.0),
+            None if plan.cluster().is_some() && planned_for(&configurations) => {
+                lines += "\nnote: --peak RATE plans whole groups for a load";
+            }
+            None => {}
+        }
         for limitation in plan.limitations() {
             lines += &format!("\nlimitation: {limitation}");
         }
         format!(
             "{}\n\n{lines}\n{folder}",
-            configurations_table(&configurations).terminal(WIDTH)
+            shown_table(&configurations).terminal(width())
         )
     };
     print(&text)?;
     Ok(outcome)
+}
+
+/// A capacity alone was searched, so that groups could be planned.
+fn planned_for(configurations: &[Configuration]) -> bool {
+    matches!(configurations, [one] if one.setting.is_empty() && one.capacity().is_some())
 }
 
 /// Nothing feasible: no configuration could be run, or none of those searched carries any load.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::knee::{Knee, find_knee};
 use super::load::{LoadPoint, RunOutcome};
+use crate::metric::goodput::Target;
 
 /// What a load must satisfy.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -55,6 +56,9 @@ pub struct Capacity {
     pub capacity_rps: Option<f64>,
     /// Lowest load that fails; null when none of the range does: the capacity is then at least the highest.
     pub fails_at_rps: Option<f64>,
+    /// What fails there, mean over the seeds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limited_by: Option<Limit>,
     /// Every load that was run, by rate.
     pub points: Vec<LoadPoint>,
     /// From the lowest load that some seed carries at most, to the highest that some seed first fails at: to be
@@ -64,6 +68,52 @@ pub struct Capacity {
     pub knee: Option<Knee>,
     /// What does not look as it should: loads that pass above one that fails, and the like.
     pub notes: Vec<String>,
+}
+
+/// What fails at the lowest load that fails.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Limit {
+    /// Too few requests meet all targets: the target that the fewest met, and the share of offered requests that did.
+    Target {
+        /// Which metric.
+        metric: Target,
+        /// Share of offered requests that met it.
+        attainment: f64,
+    },
+    /// Too many requests do not complete: their share of those offered. Where they alone keep the targets from being met,
+    /// it is them, too.
+    Errors {
+        /// Share of offered requests that did not complete.
+        error_rate: f64,
+    },
+}
+
+impl Limit {
+    fn of(requirement: &Requirement, point: &LoadPoint) -> Option<Self> {
+        let attainment = point.mean(|r| Some(r.attainment))?;
+        let error_rate = point.mean(|r| Some(r.error_rate))?;
+        let targets = point.runs.first()?.targets.iter().map(|t| t.metric);
+        let mean = |metric: Target| {
+            let of_run = |r: &RunOutcome| Some(r.targets.iter().find(|t| t.metric == metric)?.attainment);
+            Some((metric, point.mean(of_run)?))
+        };
+        let lowest = targets
+            .filter_map(mean)
+            .reduce(|a, b| if b.1 < a.1 { b } else { a });
+        // Requests that do not complete meet no target either.
+        let misses_more = |met: f64| 1.0 - met > error_rate + 1e-9;
+        match lowest {
+            Some((metric, met)) if attainment < requirement.attainment && misses_more(met) => {
+                Some(Self::Target {
+                    metric,
+                    attainment: met,
+                })
+            }
+            _ if error_rate > 0.0 => Some(Self::Errors { error_rate }),
+            _ => None,
+        }
+    }
 }
 
 /// Finds the capacity. `run_load` runs one load with every seed; `None` says that this load cannot be run (its
@@ -234,7 +284,10 @@ fn judge(requirement: &Requirement, points: Vec<LoadPoint>) -> Capacity {
         .zip(fails_at_rps)
         .map(|ends| boundary_region(requirement, &points, ends));
     let knee = find_knee(&points);
+    let failing = points.iter().find(|p| Some(p.rate_rps) == fails_at_rps);
+    let limited_by = failing.and_then(|point| Limit::of(requirement, point));
     Capacity {
+        limited_by,
         capacity_rps,
         fails_at_rps,
         points,
@@ -247,6 +300,7 @@ fn judge(requirement: &Requirement, points: Vec<LoadPoint>) -> Capacity {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::explore::load::TargetOutcome;
     use std::convert::Infallible;
 
     const NEED: Requirement = Requirement {
@@ -265,6 +319,7 @@ mod tests {
             .iter()
             .map(|&attainment| RunOutcome {
                 attainment,
+                targets: Vec::new(),
                 error_rate: 0.0,
                 goodput_rps: rate * attainment,
                 throughput_rps: rate,
@@ -302,6 +357,32 @@ mod tests {
             c.points.last().unwrap().rate_rps >= 1.25 * fails,
             "the overload is seen"
         );
+    }
+
+    #[test]
+    fn what_fails_is_told_from_what_is_asked() {
+        let mut failing = point(8.0, &[0.98], 1.0, false);
+        let run = &mut failing.runs[0];
+        run.error_rate = 0.01;
+        let met = |metric, attainment| TargetOutcome { metric, attainment };
+        run.targets = vec![met(Target::Ttft, 0.985), met(Target::Tpot, 0.99)];
+        let asked = |attainment, error_rate| Requirement {
+            attainment,
+            error_rate,
+        };
+        let of = |asked: Requirement, point: &LoadPoint| Limit::of(&asked, point);
+        let ttft = Limit::Target {
+            metric: Target::Ttft,
+            attainment: 0.985,
+        };
+        let errors = Limit::Errors { error_rate: 0.01 };
+        assert_eq!(of(asked(0.99, 0.02), &failing), Some(ttft));
+        // Enough meet their targets: the errors are too many.
+        assert_eq!(of(asked(0.95, 0.0), &failing), Some(errors));
+        // Nothing but the errors keeps the targets from being met.
+        failing.runs[0].targets = vec![met(Target::Ttft, 0.99)];
+        failing.runs[0].attainment = 0.99;
+        assert_eq!(of(asked(0.995, 0.0), &failing), Some(errors));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::beyond_need::{BusyWindows, ready_spans};
 use super::group_capacity::{Lengths, decode_capacity, prefill_capacity};
 use super::study::{Study, StudyError, summary_options};
 use crate::input::InputError;
@@ -21,8 +22,11 @@ use crate::steptime::StepTime;
 use crate::units::SimTime;
 
 /// What a search and a sweep see of a cluster's run.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ClusterOutcome {
+    /// Each pool.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<PoolOutcome>,
     /// USD a million output tokens of requests that met every target; null without prices, or without such requests.
     pub usd_per_m_good_output_tokens: Option<f64>,
     /// USD a request that met every target.
@@ -35,12 +39,33 @@ pub struct ClusterOutcome {
     pub decode_groups_needed: Option<f64>,
 }
 
+/// How many groups a pool had.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PoolOutcome {
+    /// Its name.
+    pub pool: String,
+    /// Ready groups, mean over the run; null for a run without length.
+    pub ready_mean: Option<f64>,
+    /// Ready groups: the most at an instant.
+    pub ready_max: u64,
+    /// Group-hours of ready groups beyond need, window by window; null when it was not counted, as in a run that lasts far
+    /// longer than its load.
+    pub overshoot_group_h: Option<f64>,
+}
+
 impl ClusterOutcome {
     /// Of a run of which all was kept.
     pub fn of(summary: &ClusterSummary) -> Self {
         let needs = summary.demand.needs.as_ref();
         let cost = summary.cost.as_ref();
+        let pools = summary.scaling.iter().map(|pool| PoolOutcome {
+            pool: pool.pool.clone(),
+            ready_mean: pool.ready_mean,
+            ready_max: pool.ready_max,
+            overshoot_group_h: pool.overshoot_group_h,
+        });
         Self {
+            pools: pools.collect(),
             usd_per_m_good_output_tokens: cost.and_then(|c| c.usd_per_m_good_output_tokens),
             usd_per_good_request: cost.and_then(|c| c.usd_per_good_request),
             j_per_good_request: summary.energy.as_ref().and_then(|e| e.j_per_good_request),
@@ -54,11 +79,11 @@ impl ClusterOutcome {
     ///
     /// # Errors
     /// [`ClusterError`] for prices and power that make no sense.
-    pub fn streamed(
+    pub(super) fn streamed(
         (cluster, replicas, end): (&ClusterRecord, &[ReplicaTotals], SimTime),
         summary: &Summary,
         options: &ClusterOptions,
-        offered_rps: Option<f64>,
+        (offered_rps, busy): (Option<f64>, &BusyWindows),
     ) -> Result<Self, ClusterError> {
         let capacity = |name: &String| options.pools.get(name).and_then(|facts| facts.capacity);
         let pair = match cluster.pools.as_slice() {
@@ -71,6 +96,7 @@ impl ClusterOutcome {
             GroupNeeds::of(rps, prefill, decode)
         });
         let mut outcome = Self {
+            pools: pool_outcomes(cluster, busy, end, options.target_utilisation),
             prefill_groups_needed: needs.as_ref().map(|n| n.prefill_groups),
             decode_groups_needed: needs.as_ref().map(|n| n.decode_groups),
             ..Self::default()
@@ -157,15 +183,57 @@ impl Study {
         plan: &Plan,
         ended: (&ClusterRecord, &[ReplicaTotals], SimTime),
         summary: &Summary,
-        span: Option<ArrivalSpan>,
+        (span, busy): (Option<ArrivalSpan>, &BusyWindows),
     ) -> Result<Option<ClusterOutcome>, InputError> {
         let Some(options) = self.cluster_options(plan)? else {
             return Ok(None);
         };
-        ClusterOutcome::streamed(ended, summary, &options, offered_rps(span))
+        ClusterOutcome::streamed(ended, summary, &options, (offered_rps(span), busy))
             .map(Some)
             .map_err(|e| InputError::new(plan.origin(), e.to_string()))
     }
+}
+
+/// How many groups each pool had.
+fn pool_outcomes(
+    cluster: &ClusterRecord,
+    busy: &BusyWindows,
+    end: SimTime,
+    target_utilisation: f64,
+) -> Vec<PoolOutcome> {
+    let of_pool = |(number, name): (u32, &String)| {
+        let spans: Vec<(SimTime, SimTime)> = cluster
+            .groups
+            .iter()
+            .filter(|g| g.pool == number)
+            .flat_map(|g| ready_spans(g, end))
+            .collect();
+        let ready_ns: u128 = spans
+            .iter()
+            .map(|(from, to)| u128::from(to.since(*from).as_nanos()))
+            .sum();
+        PoolOutcome {
+            pool: name.clone(),
+            ready_mean: (end > SimTime::ZERO).then(|| ready_ns as f64 / end.as_nanos() as f64),
+            ready_max: most_at_once(&spans, end),
+            overshoot_group_h: busy.beyond_need(cluster, number, end, target_utilisation),
+        }
+    };
+    (0..).zip(&cluster.pools).map(of_pool).collect()
+}
+
+/// The most spans that cover an instant; one that lasts to the end covers it.
+fn most_at_once(spans: &[(SimTime, SimTime)], end: SimTime) -> u64 {
+    let ends = spans.iter().filter(|(_, to)| *to < end);
+    // Of what ends and what begins at an instant, the end comes first.
+    let mut changes: Vec<(SimTime, i64)> = ends.map(|&(_, to)| (to, -1)).collect();
+    changes.extend(spans.iter().map(|&(from, _)| (from, 1)));
+    changes.sort_unstable();
+    let levels = changes.iter().scan(0_i64, |level, (_, change)| {
+        *level += change;
+        Some(*level)
+    });
+    levels.max().map_or(0, |most| u64::try_from(most).unwrap_or(0))
 }
 
 /// Offered requests a second between the first and the last arrival.

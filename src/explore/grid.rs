@@ -43,16 +43,38 @@ pub fn overrides(setting: &Setting) -> Vec<Override> {
         .collect()
 }
 
-/// A short name: the last part of each path with its value, as `max_num_seqs=16, tp=2`.
-pub fn label(setting: &Setting) -> String {
-    let parts: Vec<String> = setting
+/// What an axis is called beside the others of its sweep: the last part of its path, `max_num_seqs`; behind the pool that it
+/// is of, `decode.groups`, or in a cluster the thing, `fairness.policy`. Where two axes would be called the same, both by
+/// their whole paths.
+pub fn axis_names(setting: &Setting) -> Vec<String> {
+    let names: Vec<String> = setting.iter().map(|(path, _)| short_name(path)).collect();
+    let is_taken = |name: &String| names.iter().filter(|n| *n == name).count() > 1;
+    let paths = setting.iter().map(|(path, _)| path);
+    names
         .iter()
-        .map(|(path, value)| {
-            let name = path.rsplit('.').next().unwrap_or(path);
-            match value {
-                Value::String(text) => format!("{name}={text}"),
-                other => format!("{name}={other}"),
-            }
+        .zip(paths)
+        .map(|(name, path)| if is_taken(name) { path } else { name }.clone())
+        .collect()
+}
+
+fn short_name(path: &str) -> String {
+    let parts: Vec<&str> = path.split('.').collect();
+    match parts.as_slice() {
+        ["cluster", "pools", pool, .., last] => format!("{pool}.{last}"),
+        ["cluster", .., thing, last] if *thing != "cluster" => format!("{thing}.{last}"),
+        [.., last] => (*last).to_owned(),
+        [] => String::new(),
+    }
+}
+
+/// A short name: that of each axis with its value, as `max_num_seqs=16, tp=2`.
+pub fn label(setting: &Setting) -> String {
+    let parts: Vec<String> = axis_names(setting)
+        .iter()
+        .zip(setting)
+        .map(|(name, (_, value))| match value {
+            Value::String(text) => format!("{name}={text}"),
+            other => format!("{name}={other}"),
         })
         .collect();
     if parts.is_empty() {
@@ -97,6 +119,32 @@ mod tests {
         let values: Vec<_> = all.iter().map(values).collect();
         assert_eq!(values, [[1, 6, 4], [1, 6, 8], [2, 5, 4], [2, 5, 8]]);
         assert_eq!(all[0][1].0, "d.groups");
+    }
+
+    #[test]
+    fn axes_of_clusters_are_named_with_their_pool() {
+        let named = |paths: &[&str]| {
+            let setting: Setting = paths.iter().map(|&p| (p.to_owned(), Value::from(1))).collect();
+            axis_names(&setting)
+        };
+        assert_eq!(
+            named(&[
+                "cluster.pools.decode.groups",
+                "cluster.pools.prefill.groups",
+                "cluster.pools.decode.system.parallel.tp",
+                "cluster.gateway.fairness.policy",
+                "system.parallel.tp",
+            ]),
+            [
+                "decode.groups",
+                "prefill.groups",
+                "decode.tp",
+                "fairness.policy",
+                "tp"
+            ]
+        );
+        assert_eq!(named(&["a.b.rate", "c.rate"]), ["a.b.rate", "c.rate"]);
+        assert_eq!(named(&["cluster.pools.0.groups"]), ["0.groups"]);
     }
 
     #[test]

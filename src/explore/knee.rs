@@ -57,6 +57,7 @@ mod tests {
 
     fn point(rate_rps: f64, e2e_mean_s: f64, saturated: bool) -> LoadPoint {
         let run = RunOutcome {
+            targets: Vec::new(),
             attainment: 1.0,
             error_rate: 0.0,
             goodput_rps: rate_rps,

@@ -4,12 +4,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::cluster::ClusterOutcome;
+use crate::metric::goodput::Target;
 
 /// What one run at one load showed.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunOutcome {
     /// Share of offered requests that met every one of their targets.
     pub attainment: f64,
+    /// Share of offered requests that met each target by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<TargetOutcome>,
     /// Share of offered requests that did not complete.
     pub error_rate: f64,
     /// Requests a second that met every target.
@@ -37,6 +41,15 @@ pub struct RunOutcome {
     pub cluster: Option<ClusterOutcome>,
     /// Steps whose batch lay outside the hull of the fitted ones, as a share; null without a fit.
     pub extrapolated_share: Option<f64>,
+}
+
+/// How one target was met.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TargetOutcome {
+    /// Which metric.
+    pub metric: Target,
+    /// Share of offered requests that met it.
+    pub attainment: f64,
 }
 
 /// All runs at one load.

@@ -1,7 +1,7 @@
 //! What a plan asks of its runs, and what a search looks at of each.
 
 use super::capacity::Requirement;
-use super::load::RunOutcome;
+use super::load::{RunOutcome, TargetOutcome};
 use super::stranded::is_stranded;
 use super::study::SummaryRun;
 use crate::metric::{Slo, SummaryOptions, Window};
@@ -39,7 +39,15 @@ pub fn outcome(run: &SummaryRun) -> RunOutcome {
     // Without a target every completed request is good.
     let completed = s.error_rate.map_or(0.0, |e| 1.0 - e);
     let slo = s.slo.as_ref();
+    let targets = slo.iter().flat_map(|report| &report.targets);
+    let targets = targets.filter_map(|t| {
+        Some(TargetOutcome {
+            metric: t.metric,
+            attainment: t.attainment?,
+        })
+    });
     RunOutcome {
+        targets: targets.collect(),
         attainment: slo.and_then(|r| r.attainment).unwrap_or(completed),
         error_rate: s.error_rate.unwrap_or(0.0),
         goodput_rps: slo
@@ -55,6 +63,6 @@ pub fn outcome(run: &SummaryRun) -> RunOutcome {
         saturated: s.saturated.unwrap_or(false),
         livelocked: !s.livelocks.is_empty() || is_stranded(run.cluster.as_ref()),
         extrapolated_share: run.extrapolated_share,
-        cluster: run.figures,
+        cluster: run.figures.clone(),
     }
 }

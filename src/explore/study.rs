@@ -6,11 +6,13 @@ use std::sync::atomic::AtomicU64;
 
 use rayon::prelude::*;
 
+use super::beyond_need::Windowed;
 use super::capacity::{Capacity, Search, find_capacity};
 use super::cluster::{ClusterOutcome, tell_busy};
 use super::limits::limits_of;
 use super::load::{LoadPoint, RunOutcome};
 pub use super::outcome::{outcome, requirement, summary_options};
+use super::rollouts::{RolloutFigures, rollouts};
 pub use super::stranded::is_stranded;
 use super::stranded::tell_stranded;
 use super::unreached::tell_unreached;
@@ -26,6 +28,7 @@ use crate::scenario::{Machine, Plan};
 use crate::sim::fleet::FleetRun;
 use crate::sim::{self, FrontEnd, LoadModel, Pace, SimError, StreamError, WorldConfig};
 use crate::steptime::hull::HullBounds;
+use crate::workload::synth::ArrivalSpan as WorkSpan;
 
 /// Why a configuration cannot be studied.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +68,8 @@ pub struct StudyRun {
     pub cluster: Option<ClusterRecord>,
     /// The figures of that.
     pub figures: Option<ClusterSummary>,
+    /// What its rollouts did to requests.
+    pub rollouts: Vec<RolloutFigures>,
     /// Its figures.
     pub summary: Summary,
     /// Share of the steps whose batch lies outside what the step times were fitted to; `None` without a fit.
@@ -151,8 +156,8 @@ fn measured_span(
     replication: u64,
     load: LoadModel,
     window: &Window,
+    whole: &WorkSpan,
 ) -> Result<Option<ArrivalSpan>, InputError> {
-    let whole = plan.arrival_span(replication)?;
     if load == LoadModel::Offline {
         return Ok(None);
     }
@@ -277,7 +282,11 @@ impl Study {
             Some(cluster) => self.figures_of(plan, replication, (&record, cluster))?,
             None => None,
         };
+        let rollouts = cluster
+            .as_ref()
+            .map_or_else(Vec::new, |cluster| rollouts(plan, &record, cluster));
         Ok(StudyRun {
+            rollouts,
             record,
             cluster,
             figures,
@@ -307,7 +316,8 @@ impl Study {
             return Ok(self.run_plan(plan, replication)?.into());
         }
         let options = self.summary_options(plan);
-        let span = measured_span(plan, replication, world.load, &options.window)?;
+        let whole = plan.arrival_span(replication)?;
+        let span = measured_span(plan, replication, world.load, &options.window, &whole)?;
         let watched = self.watched();
         let mut count = 0;
         let requests = plan.requests(replication)?.inspect(|_| {
@@ -318,13 +328,10 @@ impl Study {
         });
         let listener = || StreamedSummary::new(&options, span, &world.front_end);
         if let Some(fleet) = plan.fleet(replication, &self.machines)? {
-            let told = sim::fleet::run_streamed(
-                &fleet,
-                &step_times(&watched),
-                requests,
-                listener().with_attempts(),
-            )
-            .map_err(stream_failed)?;
+            let under_load = whole.last.since(whole.first);
+            let listener = Windowed::new(listener().with_attempts(), Some(under_load));
+            let told = sim::fleet::run_streamed(&fleet, &step_times(&watched), requests, listener)
+                .map_err(stream_failed)?;
             return self.summary_of(plan, told, span, share_outside(watched));
         }
         let told = sim::run_streamed(&world, &watched[0], requests, listener).map_err(stream_failed)?;
@@ -348,18 +355,19 @@ impl Study {
     fn summary_of(
         &self,
         plan: &Plan,
-        told: FleetRun<StreamedSummary>,
+        told: FleetRun<Windowed<StreamedSummary>>,
         span: Option<ArrivalSpan>,
         extrapolated_share: Option<f64>,
     ) -> Result<SummaryRun, StudyError> {
-        let mut summary = told.recorder.finish(told.end, &told.replicas);
+        let Windowed { inner, busy } = told.recorder;
+        let mut summary = inner.finish(told.end, &told.replicas);
         let cluster = told.cluster;
         tell_stranded(&cluster, &mut summary);
         tell_unreached(plan, told.end, &mut summary);
         tell_busy(&mut summary, &cluster, told.replicas.iter().map(|r| r.busy));
         measures_something(plan, &summary)?;
         let ended = (&cluster, told.replicas.as_slice(), told.end);
-        let figures = self.streamed_figures(plan, ended, &summary, span)?;
+        let figures = self.streamed_figures(plan, ended, &summary, (span, &busy))?;
         Ok(SummaryRun {
             summary,
             figures,
@@ -470,6 +478,14 @@ impl Study {
     /// # Errors
     /// [`StudyError`], also when the scenario asks for no search.
     pub fn capacity(&self) -> Result<Capacity, StudyError> {
+        self.capacity_told(&|| ())
+    }
+
+    /// As [`Study::capacity`]; `told` is called after each load.
+    ///
+    /// # Errors
+    /// As [`Study::capacity`].
+    pub fn capacity_told(&self, told: &(impl Fn() + Sync)) -> Result<Capacity, StudyError> {
         let Some((lowest_rps, highest_rps)) = self.plan.capacity_rates() else {
             return Err(InputError::new(self.plan.origin(), "asks for no capacity search")
                 .at("sweep.search.capacity")
@@ -484,7 +500,9 @@ impl Study {
         };
         let (mut ran, mut refused) = (false, None);
         let mut capacity = find_capacity(&search, &requirement(&self.plan.slo), |rate| {
-            match self.at_rate(rate) {
+            let point = self.at_rate(rate);
+            told();
+            match point {
                 Ok(point) => {
                     ran = true;
                     Ok(Some(point))

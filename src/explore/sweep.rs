@@ -76,18 +76,37 @@ pub fn run_sweep(
     settings: &[Setting],
     done: impl Fn(usize, &Configuration) -> Result<(), StudyError> + Sync,
 ) -> Result<Vec<Configuration>, StudyError> {
+    run_sweep_told(plan, machine, settings, done, &|| ())
+}
+
+/// As [`run_sweep`]; `told` is called after each load of a capacity search, too.
+///
+/// # Errors
+/// As [`run_sweep`].
+pub fn run_sweep_told(
+    plan: &Plan,
+    machine: Option<&Machine>,
+    settings: &[Setting],
+    done: impl Fn(usize, &Configuration) -> Result<(), StudyError> + Sync,
+    told: &(impl Fn() + Sync),
+) -> Result<Vec<Configuration>, StudyError> {
     settings
         .par_iter()
         .enumerate()
         .map(|(index, setting)| {
-            let configuration = run_one(plan, machine, setting)?;
+            let configuration = run_one(plan, machine, setting, told)?;
             done(index, &configuration)?;
             Ok(configuration)
         })
         .collect()
 }
 
-fn run_one(plan: &Plan, machine: Option<&Machine>, setting: &Setting) -> Result<Configuration, StudyError> {
+fn run_one(
+    plan: &Plan,
+    machine: Option<&Machine>,
+    setting: &Setting,
+    told: &(impl Fn() + Sync),
+) -> Result<Configuration, StudyError> {
     let plan = plan.point(&overrides(setting));
     let study = plan.and_then(|plan| match machine {
         Some(machine) => Ok(Study::on(machine.clone(), plan)),
@@ -99,7 +118,10 @@ fn run_one(plan: &Plan, machine: Option<&Machine>, setting: &Setting) -> Result<
     let groups = study
         .as_ref()
         .map_or_else(|_| Vec::new(), |s| groups_of(s.plan()));
-    let outcome = match study.map_err(StudyError::Input).and_then(|s| outcome_of(&s)) {
+    let outcome = match study
+        .map_err(StudyError::Input)
+        .and_then(|s| outcome_of(&s, told))
+    {
         Ok(outcome) => outcome,
         Err(StudyError::Input(reason)) => ConfigurationOutcome::Infeasible(reason.to_string()),
         Err(StudyError::Sim(reason @ SimError::Stuck { .. })) => {
@@ -121,9 +143,9 @@ fn groups_of(plan: &Plan) -> Vec<(String, u32)> {
     pools.iter().map(|p| (p.name.clone(), p.groups)).collect()
 }
 
-fn outcome_of(study: &Study) -> Result<ConfigurationOutcome, StudyError> {
+fn outcome_of(study: &Study, told: &(impl Fn() + Sync)) -> Result<ConfigurationOutcome, StudyError> {
     if study.plan().capacity_rates().is_some() {
-        return Ok(ConfigurationOutcome::Capacity(study.capacity()?));
+        return Ok(ConfigurationOutcome::Capacity(study.capacity_told(told)?));
     }
     let runs = study.outcomes()?;
     let mut point = LoadPoint { rate_rps: 0.0, runs };

@@ -93,13 +93,13 @@ pub fn run_page(
             }
         })
         .collect();
-    for (i, figures) in runs
+    for (i, run, figures) in runs
         .iter()
         .enumerate()
-        .filter_map(|(i, r)| Some((i, r.figures.as_ref()?)))
+        .filter_map(|(i, r)| Some((i, r, r.figures.as_ref()?)))
     {
         let plots = if i == 0 { of_cluster } else { &[] };
-        let section = super::cluster::section(figures, plots);
+        let section = super::cluster::section(figures, &run.rollouts, plots);
         let heading = if runs.len() > 1 {
             format!("{}, run {i}", section.heading)
         } else {

@@ -6,10 +6,12 @@ use super::cluster_columns::ClusterColumns;
 use super::context::{context, footer, question, slo_text};
 use super::figures::{Curve, Goodput, ThroughputLatency};
 use super::html::{Block, Page, Section};
+use super::limited_by;
 use super::plot::Plot;
 use super::run_page::extrapolation_note;
 use super::table::{Cell, Column, Table};
-use crate::explore::capacity::Capacity;
+use crate::explore::capacity::{Capacity, Limit};
+use crate::explore::grid::axis_names;
 use crate::explore::load::{LoadPoint, RunOutcome};
 use crate::explore::sweep::{Configuration, ConfigurationOutcome};
 use crate::scenario::Plan;
@@ -17,11 +19,15 @@ use crate::units::SimDuration;
 
 /// A row a configuration: the value of each axis, then what was found.
 pub fn configurations_table(configurations: &[Configuration]) -> Table {
-    let axes = configurations.first().map_or(&[][..], |c| &c.setting);
-    let mut columns: Vec<Column> = axes
-        .iter()
-        .map(|(path, _)| Column::plain(path.rsplit('.').next().unwrap_or(path)))
-        .collect();
+    table_with(configurations, &ClusterColumns::of(configurations))
+}
+
+fn table_with(configurations: &[Configuration], of_cluster: &ClusterColumns) -> Table {
+    let axes = configurations
+        .first()
+        .map_or_else(Vec::new, |c| axis_names(&c.setting));
+    let keys = axes.len();
+    let mut columns: Vec<Column> = axes.into_iter().map(Column::plain).collect();
     columns.extend([
         Column::with_unit("capacity at SLO", "req/s"),
         Column::plain("attainment"),
@@ -33,8 +39,13 @@ pub fn configurations_table(configurations: &[Configuration]) -> Table {
         Column::with_unit("ITL p99", "s"),
         Column::plain("extrapolated steps"),
     ]);
-    let of_cluster = ClusterColumns::of(configurations);
     columns.extend(of_cluster.columns());
+    let limit_of = |c: &Configuration| c.capacity().and_then(|c| c.limited_by);
+    let of_limits: Vec<Option<Limit>> = configurations.iter().map(limit_of).collect();
+    let any_limit = of_limits.iter().any(Option::is_some);
+    if any_limit {
+        columns.push(Column::plain("limited by"));
+    }
     let any_carried = configurations.iter().any(|c| !c.carried_over.is_empty());
     if any_carried {
         columns.push(Column::plain("carried over"));
@@ -44,21 +55,44 @@ pub fn configurations_table(configurations: &[Configuration]) -> Table {
     if any_remark {
         columns.push(Column::plain("remarks"));
     }
-    let mut table = Table::new("Configurations", columns);
-    for (configuration, remark) in configurations.iter().zip(remarks) {
+    let mut table = Table::new("Configurations", columns).with_keys(keys);
+    for ((configuration, remark), limit) in configurations.iter().zip(remarks).zip(of_limits) {
         let mut row = row(configuration);
         row.extend(of_cluster.cells(configuration, reference_point(configuration)));
+        row.extend(any_limit.then(|| limit.map(limited_by::name).into()));
         row.extend(any_carried.then(|| configuration.carried_over.join(", ").into()));
         row.extend(any_remark.then(|| remark.into()));
         table.push(row);
     }
-    table.note = Some(
-        "attainment, goodput, output and latencies at the capacity (or at the scenario's load), mean over the seeds; \
-         goodput is a second of wall clock, and the arrivals that a seed draws are a little more or fewer than the \
-         rate says; an open upper end of the knee means that no load of the range was saturated"
-            .into(),
-    );
+    table.note = Some(table_note(configurations, any_limit));
     table
+}
+
+/// What the table's figures are of.
+fn table_note(configurations: &[Configuration], any_limit: bool) -> String {
+    let is_searched = configurations.iter().any(|c| c.capacity().is_some());
+    let at = if is_searched {
+        "at the capacity (or at the scenario's load)"
+    } else {
+        "at the scenario's load"
+    };
+    let mut note = format!(
+        "attainment, goodput, output and latencies {at}, mean over the seeds; goodput is a second of wall clock, and the \
+         arrivals that a seed draws are a little more or fewer than the rate says"
+    );
+    if is_searched {
+        note += "; an open upper end of the knee means that no load of the range was saturated";
+    }
+    if any_limit {
+        note += "; limited by: what fails at the lowest load that fails";
+    }
+    note
+}
+
+/// The table for people: without what is empty, with what never varies told once; one configuration alone stands upright.
+pub fn shown_table(configurations: &[Configuration]) -> Table {
+    let columns = ClusterColumns::for_people(configurations);
+    table_with(configurations, &columns).condensed().upright()
 }
 
 fn remarks(configuration: &Configuration) -> String {
@@ -162,7 +196,7 @@ pub fn points_table(configurations: &[Configuration]) -> Table {
 }
 
 fn point_row(label: &str, rate_rps: f64, repeat: usize, run: &RunOutcome) -> Vec<Cell> {
-    let cluster = run.cluster.unwrap_or_default();
+    let cluster = run.cluster.clone().unwrap_or_default();
     vec![
         label.into(),
         rate_rps.into(),
@@ -268,12 +302,28 @@ pub fn verdict(plan: &Plan, configurations: &[Configuration]) -> Vec<String> {
     } else {
         ""
     };
+    let who = match configurations.len() {
+        1 if best.setting.is_empty() => "As written it carries".to_owned(),
+        1 => format!("{} carries", best.label),
+        _ => format!("{} carries the most:", best.label),
+    };
     let mut lines = vec![format!(
-        "{} carries the most: {at_least}{} requests/s with {}.",
-        best.label,
+        "{who} {at_least}{} requests/s with {}.",
         super::number::significant(carried, 3),
         slo_text(plan)
     )];
+    lines.extend(
+        capacity
+            .fails_at_rps
+            .zip(capacity.limited_by)
+            .map(|(rate, limit)| {
+                format!(
+                    "At {} requests/s it fails: {}.",
+                    super::number::significant(rate, 3),
+                    limited_by::text(limit, plan)
+                )
+            }),
+    );
     if !best.carried_over.is_empty() {
         lines.push(format!(
             "Its step times are carried over (extrapolation): the fit does not speak for its {}.",
@@ -345,7 +395,7 @@ pub fn sweep_sections(
         .into_iter()
         .map(Block::Text)
         .collect();
-    first.push(Block::Table(configurations_table(configurations)));
+    first.push(Block::Table(shown_table(configurations)));
     let drawn = plots.iter().map(|(_, plot)| Block::Plot(plot.clone())).collect();
     vec![
         Section {

@@ -1,6 +1,8 @@
 //! One table, three readers: the terminal, a CSV file, the HTML page.
 
-use comfy_table::{CellAlignment, ContentArrangement, LineStyle, presets};
+mod layout;
+
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Width, presets};
 
 use super::escape::escape;
 use super::number::{significant, whole};
@@ -12,8 +14,13 @@ pub struct Table {
     pub title: String,
     /// Headings.
     pub columns: Vec<Column>,
+    /// The first so many columns say what a row is: a table that is cut in parts has them in each, and they are never
+    /// left out.
+    pub keys: usize,
     /// Cells by row; missing ones print as empty.
     pub rows: Vec<Vec<Cell>>,
+    /// Printed above it.
+    pub lead: Option<String>,
     /// Printed under it.
     pub note: Option<String>,
 }
@@ -148,8 +155,33 @@ impl Table {
         cells().any(|c| !c.is_text() && *c != Cell::Absent) && !cells().any(Cell::is_text)
     }
 
-    /// For the terminal, at most `width` characters wide if given, without a final newline.
+    /// For the terminal, without a final newline. With a width in characters, cells wrap to fit into it, at blanks alone
+    /// where they can; a table that would be unreadable so is cut in parts, with the key columns in each.
     pub fn terminal(&self, width: Option<u16>) -> String {
+        let mut text = String::new();
+        if !self.title.is_empty() {
+            text += &format!("{}\n", self.title);
+        }
+        if let Some(lead) = &self.lead {
+            text += &format!("{lead}\n");
+        }
+        let parts: Vec<String> = match width {
+            Some(width) => layout::parts(self, width)
+                .iter()
+                .map(|columns| self.drawn(columns, Some(width)))
+                .collect(),
+            None => vec![self.drawn(&(0..self.columns.len()).collect::<Vec<_>>(), None)],
+        };
+        text += &parts.join("\n");
+        if let Some(note) = &self.note {
+            text += "\n";
+            text += note;
+        }
+        text
+    }
+
+    /// Some of the columns, drawn.
+    fn drawn(&self, columns: &[usize], width: Option<u16>) -> String {
         let mut table = comfy_table::Table::new();
         table.load_style(presets::UTF8_HORIZONTAL_ONLY.row_separator(LineStyle::none()));
         if let Some(width) = width {
@@ -157,27 +189,27 @@ impl Table {
                 .set_content_arrangement(ContentArrangement::Dynamic)
                 .set_width(width);
         }
-        table.set_header(self.columns.iter().map(Column::heading));
+        table.set_header(columns.iter().map(|&i| self.columns[i].heading()));
         for row in &self.rows {
-            table
-                .add_row((0..self.columns.len()).map(|i| row.get(i).map_or_else(String::new, Cell::display)));
+            table.add_row(
+                columns
+                    .iter()
+                    .map(|&i| row.get(i).map_or_else(String::new, Cell::display)),
+            );
         }
-        for i in (0..self.columns.len()).filter(|&i| self.is_numeric(i)) {
-            if let Some(column) = table.column_mut(i) {
+        for (place, &i) in columns.iter().enumerate() {
+            let Some(column) = table.column_mut(place) else {
+                continue;
+            };
+            if self.is_numeric(i) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
+            if width.is_some() {
+                let least = layout::least_width(self, i).saturating_add(layout::PADDING);
+                column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
+            }
         }
-        let mut text = if self.title.is_empty() {
-            String::new()
-        } else {
-            format!("{}\n", self.title)
-        };
-        text += &table.trim_fmt();
-        if let Some(note) = &self.note {
-            text += "\n";
-            text += note;
-        }
-        text
+        table.trim_fmt()
     }
 
     /// As CSV with a heading row, units in the headings, numbers in full.
@@ -200,7 +232,11 @@ impl Table {
                 ""
             }
         };
-        let mut html = String::from("<div class=\"table\"><table>\n");
+        let mut html = String::new();
+        if let Some(lead) = &self.lead {
+            html += &format!("<p class=\"note\">{}</p>\n", escape(lead));
+        }
+        html += "<div class=\"table\"><table>\n";
         if !self.title.is_empty() {
             html += &format!("<caption>{}</caption>\n", escape(&self.title));
         }

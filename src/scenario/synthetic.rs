@@ -6,7 +6,8 @@ use super::check::Blame;
 use super::load::pattern_law;
 use super::quantity::Finite;
 use super::schema::{
-    Law, Lengths, LoadKind, PrefixGroups, PriorityClass, Process, RequestClass, Rounding, Scenario, Synthetic,
+    FairnessWord, Law, Lengths, LoadKind, PrefixGroups, PriorityClass, Process, RequestClass, Rounding,
+    Scenario, Synthetic,
 };
 use super::work::Files;
 use crate::engine::vllm::Policy;
@@ -228,9 +229,15 @@ impl Keys<'_> {
         if (sum - 1.0).abs() > 1e-9 {
             return Err(blame.error(&path, format!("the shares sum to {sum}"), "they must sum to 1"));
         }
-        if scenario.system.engine.scheduling_policy == Some(Policy::Fcfs) {
-            let why =
-                "under scheduling_policy fcfs priorities do nothing: set it to priority, or leave them out";
+        let gateway = scenario
+            .cluster
+            .gateway
+            .as_ref()
+            .and_then(|g| g.fairness.as_ref());
+        let is_gateways = gateway.is_some_and(|f| f.policy == Some(FairnessWord::Priority));
+        if scenario.system.engine.scheduling_policy == Some(Policy::Fcfs) && !is_gateways {
+            let why = "under scheduling_policy fcfs priorities do nothing: set it, or cluster.gateway.fairness.policy, to priority, \
+                       or leave them out";
             return Err(blame.error(&path, "this key has no effect here", why));
         }
         Ok(classes.iter().map(|c| (c.priority, c.share.0)).collect())

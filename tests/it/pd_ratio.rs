@@ -81,7 +81,7 @@ fn run(dir: &Path, prefill: u32, rate: f64) -> SummaryRun {
 }
 
 fn needs(run: &SummaryRun) -> (f64, f64) {
-    let figures = run.figures.unwrap();
+    let figures = run.figures.clone().unwrap();
     (
         figures.prefill_groups_needed.unwrap(),
         figures.decode_groups_needed.unwrap(),
@@ -197,4 +197,25 @@ fn what_a_run_costs_is_the_same_with_and_without_its_record() {
             "{whole} {streamed}"
         );
     }
+    assert_eq!(whole.pools.len(), 2);
+    for (whole, streamed) in whole.pools.iter().zip(&streamed.pools) {
+        assert_eq!(
+            (&whole.pool, whole.ready_max),
+            (&streamed.pool, streamed.ready_max)
+        );
+        let near = |a: Option<f64>, b: Option<f64>| (a.unwrap() - b.unwrap()).abs() < 1e-9;
+        assert!(
+            near(whole.ready_mean, streamed.ready_mean),
+            "{whole:?} {streamed:?}"
+        );
+        assert!(
+            near(whole.overshoot_group_h, streamed.overshoot_group_h),
+            "{whole:?} {streamed:?}"
+        );
+    }
+    assert!(
+        whole.pools.iter().any(|p| p.overshoot_group_h.unwrap() > 0.0),
+        "{:?}",
+        whole.pools
+    );
 }

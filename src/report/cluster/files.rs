@@ -5,7 +5,9 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::rollouts::all_rows;
 use super::{groups_table, tenants_table};
+use crate::explore::rollouts::RolloutFigures;
 use crate::input::write_atomic;
 use crate::metric::cluster::{ClusterSummary, names};
 use crate::record::ClusterRecord;
@@ -16,6 +18,8 @@ pub const FAILURE_TIMELINE_FILE: &str = "failure-timeline.jsonl";
 pub const GROUPS_FILE: &str = "groups.csv";
 /// A row a tenant.
 pub const TENANTS_FILE: &str = "tenants.csv";
+/// A row a rollout's period and revision; only where there was a rollout.
+pub const ROLLOUTS_FILE: &str = "rollouts.csv";
 /// All figures.
 pub const CLUSTER_FILE: &str = "cluster.json";
 
@@ -66,14 +70,22 @@ pub fn tenants_csv(summary: &ClusterSummary) -> String {
     tenants_table(summary).csv()
 }
 
-/// Writes the four files into a run folder, each under its name only when whole.
+/// Writes the files into a run folder, each under its name only when whole.
 ///
 /// # Errors
 /// Any I/O error.
-pub fn write(folder: &Path, cluster: &ClusterRecord, summary: &ClusterSummary) -> io::Result<()> {
+pub fn write(
+    folder: &Path,
+    cluster: &ClusterRecord,
+    summary: &ClusterSummary,
+    rollouts: &[RolloutFigures],
+) -> io::Result<()> {
     let put = |name: &str, text: String| write_atomic(&folder.join(name), |w| w.write_all(text.as_bytes()));
     put(FAILURE_TIMELINE_FILE, failure_timeline(cluster)?)?;
     put(GROUPS_FILE, groups_csv(summary))?;
     put(TENANTS_FILE, tenants_csv(summary))?;
+    if !rollouts.is_empty() {
+        put(ROLLOUTS_FILE, all_rows(rollouts).csv())?;
+    }
     put(CLUSTER_FILE, serde_json::to_string_pretty(summary)? + "\n")
 }

@@ -1,75 +1,84 @@
 //! Tables of cost and energy.
 
-use super::tables::figures;
+use super::tables::{figures, share};
 use crate::metric::cluster::ClusterSummary;
-use crate::metric::cost::ByPhase;
+use crate::metric::cost::Cost;
 use crate::report::table::{Cell, Column, Table};
 
-/// A row a pool, what stands beside them, and all of it.
+/// What is paid for, a row each: time of groups by phase, then what stands beside them. All of it is in the cost of a request.
 pub(super) fn cost(summary: &ClusterSummary) -> Option<Table> {
     let cost = summary.cost.as_ref()?;
-    let mut columns: Vec<Column> = ["for", "instance", "region", "price of"]
-        .map(Column::plain)
-        .to_vec();
-    columns.extend(["price", "a group"].map(|name| Column::with_unit(name, "USD/h")));
-    // Phases that nobody was in are left out.
-    let all_phases = cost.usd_by_phase.values();
-    let shown: Vec<usize> = (0..all_phases.len()).filter(|&i| all_phases[i].1 > 0.0).collect();
-    columns.extend(
-        shown
-            .iter()
-            .map(|&i| Column::with_unit(all_phases[i].0.replace('_', ", "), "USD")),
-    );
-    columns.extend([
-        Column::with_unit("all", "USD"),
-        Column::with_unit("for nothing", "USD"),
-    ]);
-    let mut table = Table::new("Cost", columns);
-    let phases = |usd: &ByPhase| -> Vec<Cell> {
-        let values = usd.values();
-        shown.iter().map(|&i| Cell::Number(values[i].1)).collect()
+    let is_one = cost.pools.len() == 1;
+    let mut columns = vec![Column::plain("paid for")];
+    let pools = cost.pools.iter().filter(|_| !is_one);
+    columns.extend(pools.map(|pool| Column::with_unit(pool.pool.as_str(), "USD")));
+    columns.extend([Column::with_unit("all", "USD"), Column::plain("share")]);
+    let mut table = Table::new("Cost", columns).with_keys(1);
+    let mut push = |what: &str, of_pools: Vec<Option<f64>>, all: f64| {
+        let mut row: Vec<Cell> = vec![what.into()];
+        row.extend(of_pools.into_iter().filter(|_| !is_one).map(Cell::from));
+        row.extend([all.into(), share((cost.usd > 0.0).then(|| all / cost.usd))]);
+        table.push(row);
     };
+    for (i, (phase, all)) in cost.usd_by_phase.values().into_iter().enumerate() {
+        let of_pools = cost.pools.iter().map(|p| Some(p.usd_by_phase.values()[i].1));
+        push(
+            &format!("groups, {}", phase.replace('_', " and ")),
+            of_pools.collect(),
+            all,
+        );
+    }
+    for other in &cost.other {
+        push(&other.cost.name, vec![None; cost.pools.len()], other.usd);
+    }
+    let of_pools = cost.pools.iter().map(|p| Some(p.usd)).collect();
+    push("all of it", of_pools, cost.usd);
+    let wasted = cost.pools.iter().map(|p| Some(p.wasted_usd)).collect();
+    push(
+        "of that, for nothing",
+        wasted,
+        cost.pools.iter().map(|p| p.wasted_usd).sum(),
+    );
+    table.note = Some(cost_note(summary, cost));
+    Some(table)
+}
+
+/// The costs of what was served, what is in them, and the prices.
+fn cost_note(summary: &ClusterSummary, cost: &Cost) -> String {
+    let figure = |x: Option<f64>| Cell::from(x).display();
+    let mut lines = vec![
+        format!(
+            "{} USD a good request, {} USD a million good output tokens, {} USD a million output tokens: each is all of the \
+             above over what was served, of the whole run, what drains after the last arrival included.",
+            figure(cost.usd_per_good_request),
+            figure(cost.usd_per_m_good_output_tokens),
+            figure(cost.usd_per_m_output_tokens),
+        ),
+        "For nothing: groups that were provisioned, warmed, idle or failed, and work on requests that came to nothing.".into(),
+    ];
+    if cost.other.is_empty() {
+        lines.push(
+            "The machines' price alone: storage, network and control plane count where cost.other states them.".into(),
+        );
+    }
     for pool in &cost.pools {
         let price = &pool.price;
-        let mut row: Vec<Cell> = vec![
-            pool.pool.as_str().into(),
-            price.instance.as_str().into(),
-            price.region.clone().into(),
-            price.price_date.clone().into(),
-            price.usd_h.into(),
-            pool.group_usd_h.into(),
-        ];
-        row.extend(phases(&pool.usd_by_phase));
-        row.extend([pool.usd.into(), pool.wasted_usd.into()]);
-        table.push(row);
+        let stated = [price.region.as_deref(), price.price_date.as_deref()];
+        let stated: Vec<&str> = stated.into_iter().flatten().collect();
+        let stated = match stated.as_slice() {
+            [] => String::new(),
+            known => format!(" ({})", known.join(", ")),
+        };
+        lines.push(format!(
+            "Price for {}: {} at {} USD/h{stated}, a group {} USD/h.",
+            pool.pool,
+            price.instance,
+            Cell::from(price.usd_h).display(),
+            Cell::from(pool.group_usd_h).display(),
+        ));
     }
-    let blank = |n: usize| std::iter::repeat_n(Cell::Absent, n);
-    for other in &cost.other {
-        let mut row: Vec<Cell> = vec![other.cost.name.as_str().into()];
-        row.extend(blank(3));
-        row.extend([other.cost.usd_h.into(), Cell::Absent]);
-        row.extend(blank(shown.len()));
-        row.extend([other.usd.into(), Cell::Absent]);
-        table.push(row);
-    }
-    let mut all: Vec<Cell> = vec!["all".into()];
-    all.extend(blank(5));
-    all.extend(phases(&cost.usd_by_phase));
-    let wasted: f64 = cost.pools.iter().map(|p| p.wasted_usd).sum();
-    all.extend([cost.usd.into(), wasted.into()]);
-    table.push(all);
-    let figure = |x: Option<f64>| Cell::from(x).display();
-    table.note = Some(format!(
-        "{} USD a good request, {} USD a million good output tokens, {} USD a million output tokens: money, requests and tokens \
-         of the whole run, what drains after the last arrival included.",
-        figure(cost.usd_per_good_request),
-        figure(cost.usd_per_m_good_output_tokens),
-        figure(cost.usd_per_m_output_tokens),
-    ));
-    if let (Some(note), Some(rented)) = (&mut table.note, rented(summary)) {
-        *note += &format!("\n{rented}");
-    }
-    Some(table)
+    lines.extend(rented(summary));
+    lines.join("\n")
 }
 
 /// What is rented where groups take a share of a machine; nothing where they take whole ones.

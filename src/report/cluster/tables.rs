@@ -1,6 +1,8 @@
 //! Tables of a cluster's run.
 
-use crate::metric::cluster::{BusyShares, ClusterSummary, DemandBy, GroupBound, PhaseSeconds, Served};
+use crate::metric::cluster::{
+    BusyShares, ClusterSummary, DemandBy, GroupBound, PhaseSeconds, PoolFigures, Served,
+};
 use crate::report::number::significant;
 use crate::report::table::{Cell, Column, Table};
 
@@ -21,60 +23,6 @@ pub(super) fn figures(title: &str, rows: impl IntoIterator<Item = Row>) -> Table
 
 pub(super) fn share(value: Option<f64>) -> Cell {
     value.map_or(Cell::Absent, Cell::Share)
-}
-
-/// What became of requests.
-pub(super) fn outcomes(summary: &ClusterSummary) -> Table {
-    let o = &summary.outcomes;
-    figures(
-        "Requests of the cluster",
-        [
-            ("offered", o.offered.into(), "requests"),
-            ("completed", o.completed.into(), "requests"),
-            ("completed within all targets", o.good.into(), "requests"),
-            ("failed", o.failed.into(), "requests"),
-            ("timed out", o.timed_out.into(), "requests"),
-            ("rejected", o.rejected.into(), "requests"),
-            ("unfinished", o.unfinished.into(), "requests"),
-            ("of these, stranded", o.stranded.into(), "requests"),
-            ("unsent", o.unsent.into(), "requests"),
-            ("not counted by their client", o.surplus.into(), "requests"),
-            ("tried again", o.retried.into(), "requests"),
-            ("resumed elsewhere", o.resumed.into(), "requests"),
-            ("retries", o.retries.into(), "attempts"),
-            ("retries refused", o.retries_refused.into(), "attempts"),
-            ("attempts", o.attempts.into(), "attempts"),
-            ("hedges", o.hedges.into(), "attempts"),
-            (
-                "retry amplification, first tries and retries over first tries",
-                o.amplification.into(),
-                "tries/request",
-            ),
-            ("most attempts of one request", o.most_attempts.into(), "attempts"),
-            ("prompt tokens wasted", o.wasted_input_tokens.into(), "tokens"),
-            ("output tokens wasted", o.wasted_output_tokens.into(), "tokens"),
-            (
-                "output tokens given up",
-                o.cancelled_output_tokens.into(),
-                "tokens",
-            ),
-            (
-                "prompt tokens for nothing, all",
-                o.lost_input_tokens.into(),
-                "tokens",
-            ),
-            (
-                "output tokens for nothing, all",
-                o.lost_output_tokens.into(),
-                "tokens",
-            ),
-            (
-                "work for nothing, estimate",
-                share(o.lost_work_share),
-                "of all work",
-            ),
-        ],
-    )
 }
 
 /// How the targets were met, each by itself and all together; nothing without targets.
@@ -127,11 +75,81 @@ pub(super) fn rates(summary: &ClusterSummary) -> Table {
     table
 }
 
-/// The queue in front.
-pub(super) fn gateway(summary: &ClusterSummary) -> Table {
+/// Seconds as milliseconds.
+pub(super) fn ms(seconds: Option<f64>) -> Cell {
+    seconds.map(|s| 1e3 * s).into()
+}
+
+/// What became of requests; of retries and wasted tokens only where there were any.
+pub(super) fn outcomes(summary: &ClusterSummary) -> Table {
+    let o = &summary.outcomes;
+    let mut rows: Vec<Row> = vec![
+        ("offered", o.offered.into(), "requests"),
+        ("completed", o.completed.into(), "requests"),
+        ("completed within all targets", o.good.into(), "requests"),
+        ("failed", o.failed.into(), "requests"),
+        ("timed out", o.timed_out.into(), "requests"),
+        ("rejected", o.rejected.into(), "requests"),
+        ("unfinished", o.unfinished.into(), "requests"),
+    ];
+    let mut if_any = |n: u64, row: Row| rows.extend((n > 0).then_some(row));
+    if_any(o.unsent, ("unsent", o.unsent.into(), "requests"));
+    if_any(
+        o.surplus,
+        ("not counted by their client", o.surplus.into(), "requests"),
+    );
+    if_any(o.stranded, ("of these, stranded", o.stranded.into(), "requests"));
+    let tries = o.retries + o.retries_refused + o.resumed.unwrap_or(0);
+    if_any(tries, ("tried again", o.retried.into(), "requests"));
+    if_any(tries, ("resumed elsewhere", o.resumed.into(), "requests"));
+    if_any(tries, ("retries", o.retries.into(), "attempts"));
+    if_any(tries, ("retries refused", o.retries_refused.into(), "attempts"));
+    let several = tries + o.most_attempts.saturating_sub(1);
+    if_any(several, ("attempts", o.attempts.into(), "attempts"));
+    if_any(o.hedges, ("hedges", o.hedges.into(), "attempts"));
+    if_any(
+        several,
+        (
+            "retry amplification, first tries and retries over first tries",
+            o.amplification.into(),
+            "tries/request",
+        ),
+    );
+    if_any(
+        several,
+        ("most attempts of one request", o.most_attempts.into(), "attempts"),
+    );
+    let tokens = [
+        ("prompt tokens wasted", o.wasted_input_tokens),
+        ("output tokens wasted", o.wasted_output_tokens),
+        ("output tokens given up", o.cancelled_output_tokens),
+        ("prompt tokens for nothing, all", o.lost_input_tokens),
+        ("output tokens for nothing, all", o.lost_output_tokens),
+    ];
+    for (name, n) in tokens {
+        if_any(n, (name, n.into(), "tokens"));
+    }
+    rows.push((
+        "work for nothing, estimate",
+        share(o.lost_work_share),
+        "of all work",
+    ));
+    let mut table = figures("Requests of the cluster", rows);
+    if !has_gateway_queue(summary) {
+        table.note = Some("Nobody waited at the gateway: waits are those in the engines.".into());
+    }
+    table
+}
+
+fn has_gateway_queue(summary: &ClusterSummary) -> bool {
+    summary.gateway.queue_max > 0 || summary.gateway.never_dispatched > 0
+}
+
+/// The queue in front, if anybody waited in it.
+pub(super) fn gateway(summary: &ClusterSummary) -> Option<Table> {
     let g = &summary.gateway;
     let wait = &g.wait;
-    figures(
+    let table = figures(
         "Gateway",
         [
             ("queue, mean", g.queue_mean.into(), "requests"),
@@ -143,7 +161,14 @@ pub(super) fn gateway(summary: &ClusterSummary) -> Table {
             ("wait, longest", wait.max.into(), "s"),
             ("never sent on", g.never_dispatched.into(), "requests"),
         ],
-    )
+    );
+    has_gateway_queue(summary).then_some(table)
+}
+
+/// Pools, and their sum where there are several.
+fn pools_and_sum(summary: &ClusterSummary) -> impl Iterator<Item = &PoolFigures> {
+    let sum = (summary.pools.len() > 1).then_some(&summary.total);
+    summary.pools.iter().chain(sum)
 }
 
 fn busy_columns() -> [Column; 3] {
@@ -178,8 +203,8 @@ pub(super) fn pools(summary: &ClusterSummary) -> Table {
     columns.extend(["at start", "most", "ready, mean"].map(|name| Column::with_unit(name, "groups")));
     columns.extend(served_columns());
     columns.extend(busy_columns());
-    let mut table = Table::new("Pools", columns);
-    for pool in summary.pools.iter().chain([&summary.total]) {
+    let mut table = Table::new("Pools", columns).with_keys(1);
+    for pool in pools_and_sum(summary) {
         let mut row: Vec<Cell> = vec![
             pool.pool.as_str().into(),
             pool.groups_at_start.into(),
@@ -199,7 +224,7 @@ pub(super) fn groups(summary: &ClusterSummary) -> Table {
     columns.extend(served_columns());
     columns.extend(busy_columns());
     columns.push(Column::with_unit("running, mean", "requests"));
-    let mut table = Table::new("Groups", columns);
+    let mut table = Table::new("Groups", columns).with_keys(1);
     for group in &summary.groups {
         let mut row = vec![group.name.as_str().into(), u64::from(group.revision).into()];
         row.extend(served_cells(&group.served));
@@ -226,7 +251,7 @@ fn phases<'a>(
     let mut columns = vec![Column::plain(of)];
     columns.extend(shown.iter().map(|&i| Column::with_unit(names[i].0, unit)));
     columns.push(Column::with_unit("all", unit));
-    let mut table = Table::new(title, columns);
+    let mut table = Table::new(title, columns).with_keys(1);
     for (name, phases) in rows {
         let mut row: Vec<Cell> = vec![name.into()];
         row.extend(shown.iter().map(|&i| Cell::Number(phases.values()[i].1)));
@@ -238,8 +263,7 @@ fn phases<'a>(
 
 /// Time of pools by phase.
 pub(super) fn pool_phases(summary: &ClusterSummary) -> Table {
-    let pools = summary.pools.iter().chain([&summary.total]);
-    let rows = pools.map(|pool| (pool.pool.as_str(), &pool.phases));
+    let rows = pools_and_sum(summary).map(|pool| (pool.pool.as_str(), &pool.phases));
     phases("Pools by phase", "pool", "group-s", rows)
 }
 
@@ -283,24 +307,26 @@ pub fn groups_table(summary: &ClusterSummary) -> Table {
 /// Prefill, decode and transfers apart.
 pub(super) fn demand(summary: &ClusterSummary) -> Table {
     let d = &summary.demand;
-    let mut table = figures(
-        "Demand",
-        [
-            ("time under load", d.offered_s.into(), "s"),
-            ("prefill", d.prefill_groups.into(), "busy group-s/s"),
-            ("decode", d.decode_groups.into(), "busy group-s/s"),
-            (
-                "P:D of busy time in this run (not for planning)",
-                d.prefill_per_decode.into(),
-                "groups/group",
-            ),
+    let mut rows: Vec<Row> = vec![
+        ("time under load", d.offered_s.into(), "s"),
+        ("prefill", d.prefill_groups.into(), "busy group-s/s"),
+        ("decode", d.decode_groups.into(), "busy group-s/s"),
+        (
+            "P:D of busy time in this run (not for planning)",
+            d.prefill_per_decode.into(),
+            "groups/group",
+        ),
+    ];
+    if d.transfers + d.failed_transfers + d.leases_expired > 0 {
+        rows.extend([
             ("KV transfer", d.transfer_bytes_per_s.into(), "bytes/s"),
             ("KV moved", d.transferred_bytes.into(), "bytes"),
             ("requests whose KV was moved", d.transfers.into(), "requests"),
             ("transfers that failed", d.failed_transfers.into(), "transfers"),
             ("leases that expired", d.leases_expired.into(), "prefills"),
-        ],
-    );
+        ]);
+    }
+    let mut table = figures("Demand", rows);
     table.note = Some(match d.by {
         DemandBy::Pool => "Prefill is what keeps prefill groups busy, decode what keeps the others.".into(),
         DemandBy::Step => {
@@ -322,7 +348,7 @@ pub(super) fn needs(summary: &ClusterSummary) -> Option<Table> {
         Column::plain("held by"),
         Column::with_unit("needed", "groups"),
     ];
-    let mut table = Table::new("Groups needed", columns);
+    let mut table = Table::new("Groups needed", columns).with_keys(1);
     let kinds = [
         ("prefill", &n.prefill, n.prefill_groups),
         ("decode", &n.decode, n.decode_groups),
@@ -354,7 +380,7 @@ const fn held_by(bound: GroupBound) -> &'static str {
     }
 }
 
-/// A row a link that carried something or has a known bandwidth.
+/// A row a link that carried something; links without traffic are in `cluster.json`.
 pub(super) fn links(summary: &ClusterSummary) -> Option<Table> {
     let columns = vec![
         Column::plain("link"),
@@ -362,13 +388,8 @@ pub(super) fn links(summary: &ClusterSummary) -> Option<Table> {
         Column::with_unit("rate", "bytes/s"),
         Column::with_unit("share", "of bandwidth"),
     ];
-    let mut table = Table::new("Links", columns);
-    for link in summary
-        .demand
-        .links
-        .iter()
-        .filter(|l| l.bytes > 0 || l.share.is_some())
-    {
+    let mut table = Table::new("Links", columns).with_keys(1);
+    for link in summary.demand.links.iter().filter(|l| l.bytes > 0) {
         table.push(vec![
             link.link.as_str().into(),
             link.bytes.into(),

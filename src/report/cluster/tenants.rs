@@ -1,6 +1,6 @@
 //! Tables of tenants.
 
-use super::tables::share;
+use super::tables::{ms, share};
 use crate::metric::cluster::{ClusterSummary, TenantService};
 use crate::metric::fairness::TenantFairness;
 use crate::report::number::short;
@@ -58,10 +58,6 @@ const SERVICE: [Figure; 5] = [
     ("TTFT p99", Some("ms"), |(.., s)| ms(s.and_then(|s| s.ttft.p99))),
 ];
 
-fn ms(seconds: Option<f64>) -> Cell {
-    seconds.map(|s| 1e3 * s).into()
-}
-
 /// How many requests, where the table tells nothing else of work.
 const REQUESTS: [Figure; 2] = [WORK[1], WORK[3]];
 
@@ -90,7 +86,7 @@ fn table(title: &str, figures: &[&[Figure]], summary: &ClusterSummary) -> Table 
         name: (*name).to_owned(),
         unit: unit.map(str::to_owned),
     });
-    let mut table = Table::new(title, columns.collect());
+    let mut table = Table::new(title, columns.collect()).with_keys(WHO.len());
     for t in &summary.fairness.tenants {
         let service = summary.tenants.iter().find(|s| s.tenant == t.tenant);
         let tenant = (t, summary.tenant_names.get(&t.tenant), service);

@@ -19,7 +19,7 @@ fn the_golden_tables() {
     cluster.links.push(("spine".into(), 20_000));
     cluster.timeline.push(event(30, "scale", None, "main: +1 groups"));
     let summary = ClusterSummary::of(&run, &cluster, &options).unwrap();
-    let printed = tables(&summary);
+    let printed = tables(&summary, &[], Some(120));
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/report/cluster/golden.txt");
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(path, &printed).unwrap();
@@ -43,7 +43,7 @@ fn names_of_users_are_escaped_in_the_page_and_kept_on_their_line() {
     let summary = ClusterSummary::of(&run, &cluster, &options).unwrap();
     let series = ClusterSeries::of(&run, &cluster, &options).unwrap();
     let page = crate::report::Page {
-        sections: vec![section(&summary, &plots(&summary, &series))],
+        sections: vec![section(&summary, &[], &plots(&summary, &series))],
         ..crate::report::Page::default()
     };
     let html = page.html();
@@ -66,7 +66,7 @@ fn the_run_folder_holds_what_can_be_read_again() {
     let (run, cluster) = outage();
     let summary = ClusterSummary::of(&run, &cluster, &full_options()).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), &cluster, &summary).unwrap();
+    write(folder.path(), &cluster, &summary, &[]).unwrap();
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
     assert_eq!(
         serde_json::from_str::<ClusterSummary>(&read(CLUSTER_FILE)).unwrap(),

@@ -16,7 +16,7 @@ pub(super) fn faults(summary: &ClusterSummary) -> Option<Table> {
         Column::with_unit("mended", "s"),
         Column::plain("overlapped"),
     ];
-    let mut table = Table::new("Faults", columns);
+    let mut table = Table::new("Faults", columns).with_keys(2);
     for fault in &summary.faults {
         table.push(vec![
             fault.at_s.into(),
@@ -48,7 +48,7 @@ pub(super) fn recoveries(summary: &ClusterSummary) -> Option<Table> {
         Column::with_unit("queue area", "request-s"),
         Column::with_unit("queue back", "s"),
     ];
-    let mut table = Table::new("Recovery", columns);
+    let mut table = Table::new("Recovery", columns).with_keys(2);
     for fault in &summary.faults {
         let Some(r) = &fault.recovery else { continue };
         table.push(vec![
@@ -92,7 +92,7 @@ pub(super) fn scaling(summary: &ClusterSummary) -> Option<Table> {
         Column::with_unit("ready after, most", "s"),
         Column::with_unit("never ready", "groups"),
     ];
-    let mut table = Table::new("Scaling", columns);
+    let mut table = Table::new("Scaling", columns).with_keys(1);
     let scales = summary.scaling.iter().any(|s| s.scale_ups + s.scale_downs > 0);
     for pool in summary.scaling.iter().filter(|_| scales) {
         table.push(vec![

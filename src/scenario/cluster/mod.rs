@@ -299,8 +299,11 @@ fn recovery(scenario: &mut Scenario, attempts: u32, f: &mut Filling<'_>) -> Resu
     if in_flight != FateWord::Fail && attempts < 2 {
         return Err(f.blame().error(
             "cluster.recovery.in_flight",
-            "requests under way are to be sent again, but no request may be tried twice",
-            "set cluster.gateway.retry.attempts to 2 or more",
+            format!(
+                "requests under way are to be sent again, but cluster.gateway.retry.attempts is {attempts}: no request may be \
+                 tried twice"
+            ),
+            "set cluster.gateway.retry.attempts to 2 or more; to have no retries at all, cluster.recovery.in_flight to fail",
         ));
     }
     Ok(Recovery {

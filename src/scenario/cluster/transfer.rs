@@ -108,8 +108,9 @@ pub(super) fn resolve(
         let Some((_, number)) = all.iter().find(|(known, _)| known == name) else {
             let known: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
             let mend = match known.as_slice() {
-                [] => "there are none under cluster.links: name them there, or leave it out".to_owned(),
-                known => format!("links under cluster.links: {}", known.join(", ")),
+                [] => "there are none under cluster.links: add it there, or take transfer.fabric away"
+                    .to_owned(),
+                some => format!("links under cluster.links: {}", some.join(", ")),
             };
             return Err(f
                 .error(&path, format!("there is no link '{name}'"), mend)

@@ -181,9 +181,13 @@ impl<R: Recorder> Fleet<'_, R> {
             return;
         }
         let timeout = Some(roll.rollout.config().drain_timeout);
+        let begins = roll.rollout.phase() == RolloutPhase::Waiting;
         let actions = roll.rollout.next(now, &state);
         let is_rolled_back = roll.rollout.is_rolled_back();
         let name = self.config.pools[pool].name.clone();
+        if begins {
+            self.tell("rollout_began", None, name.clone());
+        }
         for action in actions {
             match action {
                 Action::StartNew(count) => self.start_some(pool, count, NEW),

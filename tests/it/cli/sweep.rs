@@ -54,7 +54,10 @@ fn the_capacity_of_a_regular_queue_is_one_over_its_service_time() {
         assert!(fails / passes <= 1.0201, "{step}: {passes} to {fails}");
     }
     let text = run_line("capacity {}", &[&scenario]).with_code(0).stdout;
-    assert!(text.contains("carries the most"), "{text}");
+    assert!(
+        text.contains("As written it carries") && text.contains("it fails: TTFT"),
+        "{text}"
+    );
 }
 
 #[test]
