@@ -9,6 +9,7 @@ pub mod group_plan;
 pub mod knee;
 mod limits;
 pub mod load;
+mod measured;
 mod outcome;
 pub mod published;
 pub mod rollouts;

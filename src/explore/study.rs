@@ -11,6 +11,7 @@ use super::capacity::{Capacity, Search, find_capacity};
 use super::cluster::{ClusterOutcome, tell_busy};
 use super::limits::limits_of;
 use super::load::{LoadPoint, RunOutcome};
+use super::measured::measured_span;
 pub use super::outcome::{outcome, requirement, summary_options};
 use super::rollouts::{RolloutFigures, rollouts};
 pub use super::stranded::is_stranded;
@@ -22,13 +23,12 @@ use crate::metric::cluster::{ClusterSummary, GroupCapacity};
 use crate::metric::saturation::ArrivalSpan;
 use crate::metric::streamed::StreamedSummary;
 use crate::metric::summary::Boundary;
-use crate::metric::{Diagnosis, Summary, SummaryOptions, Verdict, Window};
+use crate::metric::{Diagnosis, Summary, SummaryOptions, Verdict};
 use crate::record::{ClusterRecord, RunRecord};
 use crate::scenario::{Machine, Plan};
 use crate::sim::fleet::FleetRun;
-use crate::sim::{self, FrontEnd, LoadModel, Pace, SimError, StreamError, WorldConfig};
+use crate::sim::{self, FrontEnd, Pace, SimError, StreamError, WorldConfig};
 use crate::steptime::hull::HullBounds;
-use crate::workload::synth::ArrivalSpan as WorkSpan;
 
 /// Why a configuration cannot be studied.
 #[derive(Debug, thiserror::Error)]
@@ -148,36 +148,6 @@ fn measures_something(plan: &Plan, summary: &Summary) -> Result<(), InputError> 
             .at("measure")
             .allowed("shorten the warm-up, widen the window, or offer more requests"),
     )
-}
-
-/// When the measured requests arrive, by a pass over the workload; `None` if none does.
-fn measured_span(
-    plan: &Plan,
-    replication: u64,
-    load: LoadModel,
-    window: &Window,
-    whole: &WorkSpan,
-) -> Result<Option<ArrivalSpan>, InputError> {
-    if load == LoadModel::Offline {
-        return Ok(None);
-    }
-    if *window == Window::WHOLE {
-        let (first, last, n) = (whole.first, whole.last, u64::from(whole.count));
-        return Ok(Some(ArrivalSpan { first, last, n }));
-    }
-    let mut span: Option<ArrivalSpan> = None;
-    for request in plan.requests(replication)? {
-        let at = request?.arrival;
-        if window.contains(at) {
-            let known = span.get_or_insert(ArrivalSpan {
-                first: at,
-                last: at,
-                n: 0,
-            });
-            (known.last, known.n) = (at, known.n + 1);
-        }
-    }
-    Ok(span)
 }
 
 impl Study {
