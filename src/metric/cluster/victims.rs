@@ -157,7 +157,7 @@ fn figures(
         let served = Served {
             offered,
             attainment: (offered > 0).then(|| good as f64 / offered as f64),
-            ttft: Sample::from_values(ttfts.into_iter()).stats_s(),
+            ttft: Sample::from_values(ttfts).stats_s(),
         };
         (class, served)
     });
