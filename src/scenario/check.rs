@@ -5,6 +5,15 @@ use super::quantity::{Finite, Span};
 use crate::input::InputError;
 use crate::workload::lengths::MAX_TOKENS;
 
+/// A number in few digits: not the three hundred zeros of 1e300.
+pub fn written(value: f64) -> String {
+    if value == 0.0 || (1e-6..1e15).contains(&value.abs()) {
+        value.to_string()
+    } else {
+        format!("{value:e}")
+    }
+}
+
 /// What is needed to say where a value came from.
 #[derive(Debug)]
 pub struct Blame<'a> {
@@ -53,7 +62,7 @@ impl Blame<'_> {
     pub fn positive(&self, path: &str, value: Option<Finite>) -> Result<(), InputError> {
         match value {
             Some(Finite(v)) if v <= 0.0 => {
-                Err(self.error(path, format!("found {v}"), "allowed: a number above 0"))
+                Err(self.error(path, format!("found {}", written(v)), "allowed: a number above 0"))
             }
             _ => Ok(()),
         }
@@ -62,9 +71,11 @@ impl Blame<'_> {
     /// A share between 0 and 1, the bounds included.
     pub fn share(&self, path: &str, value: Option<Finite>) -> Result<(), InputError> {
         match value {
-            Some(Finite(v)) if !(0.0..=1.0).contains(&v) => {
-                Err(self.error(path, format!("found {v}"), "allowed: a share from 0 to 1"))
-            }
+            Some(Finite(v)) if !(0.0..=1.0).contains(&v) => Err(self.error(
+                path,
+                format!("found {}", written(v)),
+                "allowed: a share from 0 to 1",
+            )),
             _ => Ok(()),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::check::Blame;
+use super::super::check::{Blame, written};
 use super::super::schema::{OtherCostRule, Pool, PriceRule, Scenario, Workload};
 use super::pools::{Pools, ServedBy};
 use crate::cluster::gateway::FairPolicy;
@@ -26,8 +26,8 @@ pub(super) fn resolve(
     (gateway, blame): (&GatewayConfig, &Blame<'_>),
 ) -> Result<ClusterOptions, InputError> {
     let mut facts = BTreeMap::new();
-    let written = scenario.cluster.pools.iter().flatten();
-    for (i, (pool, served)) in written.zip(&pools.served_by).enumerate() {
+    let stated = scenario.cluster.pools.iter().flatten();
+    for (i, (pool, served)) in stated.zip(&pools.served_by).enumerate() {
         facts.insert(served.name.clone(), of_pool(pool, i, served, blame)?);
     }
     let cost = scenario.cost.as_ref();
@@ -38,8 +38,8 @@ pub(super) fn resolve(
         .map(|(i, rule)| other_cost(rule, i, blame));
     let pue = cost.and_then(|c| c.pue.as_ref()).map(|rule| {
         if !(1.0..=MOST_PUE).contains(&rule.value.0) {
-            let found = format!("found {}", rule.value.0);
-            let mend = format!("allowed: 1 to {MOST_PUE}; sites have 1.04 to 1.6");
+            let found = format!("found {}", written(rule.value.0));
+            let mend = format!("allowed: a number from 1 to {MOST_PUE}; sites have 1.04 to 1.6");
             return Err(blame.error("cost.pue.value", found, mend));
         }
         says_something("cost.pue.source", &rule.source, blame)?;
@@ -163,7 +163,7 @@ fn is_price(path: &str, value: f64, most: f64, blame: &Blame<'_>) -> Result<(), 
     }
     Err(blame.error(
         path,
-        format!("found {value}"),
+        format!("found {}", written(value)),
         format!("allowed: 0 to {most} USD an hour"),
     ))
 }

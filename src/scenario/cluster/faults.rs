@@ -1,6 +1,6 @@
 //! `faults` and `fault_rates`: from names to numbers.
 
-use super::super::check::Blame;
+use super::super::check::{Blame, written};
 use super::super::provenance::Source;
 use super::super::quantity::Finite;
 use super::super::schema::{FaultEvent, FaultRate, FaultWord, Scenario};
@@ -181,7 +181,7 @@ fn kind(e: &FaultEvent, names: &Names<'_>, at: &Where<'_>) -> Result<FaultKind, 
                 .blame
                 .error(&path, "it is missing: this kind of fault needs it", RATIO));
         };
-        ratio(factor).ok_or_else(|| at.blame.error(&path, format!("found {factor}"), RATIO))
+        ratio(factor).ok_or_else(|| at.blame.error(&path, format!("found {}", written(factor)), RATIO))
     };
     let group = || names.number("group", e.group.as_ref(), at);
     let node = || names.number("node", e.node.as_ref(), at);

@@ -193,7 +193,11 @@ fn retry(slot: &mut Option<Retry>, f: &mut Filling<'_>) -> Result<RetryPolicy, I
         return Ok(RetryPolicy::default());
     };
     let attempts = f.fill(RETRY, "attempts", &mut r.attempts, Source::Default, 2);
-    f.at_most(&format!("{RETRY}.attempts"), attempts, MOST_ATTEMPTS)?;
+    if !(1..=MOST_ATTEMPTS).contains(&attempts) {
+        let mend =
+            format!("allowed: 1 to {MOST_ATTEMPTS}, the first one counted: 1 tries nothing again, 2 once");
+        return Err(f.error(&format!("{RETRY}.attempts"), format!("found {attempts}"), mend));
+    }
     let on = f.fill(RETRY, "on", &mut r.on, Source::Default, vec![RetryCause::Failed]);
     let policy = RetryPolicy {
         attempts,

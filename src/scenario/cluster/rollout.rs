@@ -1,5 +1,6 @@
 //! `cluster.pools.*.rollout`.
 
+use super::super::check::written;
 use super::super::provenance::Source;
 use super::super::quantity::Finite;
 use super::super::schema::{AnalysisRule, CanaryRule, RolloutRule, UndecidedWord};
@@ -57,7 +58,8 @@ pub(super) fn resolve(
     Rollout::new(config, groups).map_err(|e| f.error(path, e.to_string(), "see its keys"))?;
     let factor = f.number(path, "step_factor", &mut rule.step_factor, 1.0);
     let place = format!("{path}.step_factor");
-    let slowdown = ratio(factor).ok_or_else(|| f.error(&place, format!("found {factor}"), RATIO))?;
+    let slowdown =
+        ratio(factor).ok_or_else(|| f.error(&place, format!("found {}", written(factor)), RATIO))?;
     Ok(PoolRollout { config, slowdown })
 }
 

@@ -87,14 +87,14 @@ impl Control {
 /// Turns of control loops and leases without anything else, after which nothing is expected of them any more (a transfer
 /// may be due in years).
 const MOST_IDLE_TURNS: u64 = 1_000_000;
-/// Readings of groups by control loops that any run may have: some ten seconds of ours.
-const MOST_READINGS: u64 = 50_000_000;
+/// Readings of groups by control loops that any run may have: some five seconds of ours.
+const MOST_READINGS: u64 = 20_000_000;
 /// And those that it may have for each request beyond.
 const READINGS_A_REQUEST: u64 = 1_000;
 /// What a decision of an autoscaler takes, its look back at earlier ones, as readings of a group.
 const SCALER_READINGS: u64 = 50;
 /// Groups that a run may start: all records, and all loops over groups, grow with them.
-const MOST_GROUPS: u64 = 50_000;
+const MOST_GROUPS: u64 = 16_384;
 
 impl<R: Recorder> Fleet<'_, R> {
     /// Whether control loops are not all that a run is made of.
@@ -282,18 +282,14 @@ impl<R: Recorder> Fleet<'_, R> {
     /// groups, those of the revision that leaves go first, or it would have to start again what it has just started.
     fn change_pool(&mut self, pool: usize, change: i32) {
         let most = self.config.pools[pool].max_groups as usize;
-        let mut added = 0;
-        for _ in 0..change.max(0) {
-            let exist = self
-                .groups
-                .iter()
-                .filter(|g| g.pool == pool && g.phase() != Phase::Stopped)
-                .count();
-            if exist < most {
-                let group = self.add_group(pool, self.revision_to_start(pool));
-                self.start_group(group);
-                added += 1;
-            }
+        let of_pool = self.groups.iter().filter(|g| g.pool == pool);
+        let exist = of_pool.filter(|g| g.phase() != Phase::Stopped).count();
+        let room = most.saturating_sub(exist) as u32;
+        let revision = self.revision_to_start(pool);
+        let added = room.min(change.max(0).unsigned_abs());
+        for _ in 0..added {
+            let group = self.add_group(pool, revision);
+            self.start_group(group);
         }
         let surplus = change.min(0).unsigned_abs();
         let gone = match self.leaving_revision(pool) {

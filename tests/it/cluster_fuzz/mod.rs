@@ -79,7 +79,11 @@ fn names_a_key(error: &str, scenario: &Value) -> bool {
     let Some((place, _)) = error.trim_start_matches("kneeboard: ").split_once(": ") else {
         return false;
     };
-    let place = place.rsplit(", ").next().unwrap();
+    // A place may go on within what it names: PATH, request 7.
+    let parts = place.split(", ").filter(|part| !part.starts_with("request "));
+    let Some(place) = parts.last() else {
+        return false;
+    };
     let place = place.split(" (as it holds").next().unwrap();
     let keys: Vec<&str> = place
         .split(['.', '[', ']', '/'])
@@ -238,14 +242,14 @@ fn all(usual: u64, draw: impl Fn(u64) -> scenarios::Drawn) -> (u64, Vec<String>)
 
 #[test]
 fn random_clusters_agree_with_themselves() {
-    let (ran, refused) = all(150, scenarios::draw);
+    let (ran, refused) = all(100, scenarios::draw);
     let share = ran as f64 / (ran as f64 + refused.len() as f64);
     assert!(share > 0.8, "only {ran} ran:\n{}", refused.concat());
 }
 
 #[test]
 fn spoilt_clusters_are_refused_by_name_or_run() {
-    let (ran, refused) = all(250, |seed| {
+    let (ran, refused) = all(200, |seed| {
         let mut drawn = scenarios::draw(seed);
         mutate::spoil(&mut drawn.scenario, &scenarios::draw(seed + 1).scenario, seed);
         drawn

@@ -17,7 +17,8 @@ pub fn draw(seed: u64) -> Drawn {
     let named = d.percent(25);
     let mut s = json!({"kneeboard": 1, "system": system(d, named)});
     s["cluster"] = cluster(d, split, named);
-    let (workload, trace, classes) = workload(d);
+    let priorities = s["system"]["engine"]["scheduling_policy"] == "priority";
+    let (workload, trace, classes) = workload(d, priorities);
     s["workload"] = workload;
     s["load"] = load(d, trace.is_some());
     if s["load"]["model"] != "offline" {
@@ -136,7 +137,7 @@ fn pool(d: &mut Dice, role: &str, named: bool) -> Value {
         });
         p
     });
-    sometimes(&mut pool, d, 25, "autoscale", |d| autoscale(d));
+    sometimes(&mut pool, d, 25, "autoscale", autoscale);
     sometimes(&mut pool, d, 25, "rollout", |d| rollout(d, groups));
     sometimes(
         &mut pool,
@@ -257,7 +258,7 @@ fn router_rule(d: &mut Dice) -> Value {
 }
 
 /// The workload, its trace, and whether its tenants have names.
-fn workload(d: &mut Dice) -> (Value, Option<String>, bool) {
+fn workload(d: &mut Dice, priorities: bool) -> (Value, Option<String>, bool) {
     let n = d.int(1, 60);
     if d.percent(30) {
         return (json!({"trace": "trace.csv"}), Some(trace(d, n)), false);
@@ -270,7 +271,9 @@ fn workload(d: &mut Dice) -> (Value, Option<String>, bool) {
     let classes = d.percent(40);
     if classes {
         let mut second = json!({"name": "batch", "share": 0.25, "lengths": lengths});
-        second["priorities"] = json!([{"priority": 3, "share": 1.0}]);
+        if priorities {
+            second["priorities"] = json!([{"priority": 3, "share": 1.0}]);
+        }
         synthetic["classes"] =
             json!([{"name": "chat", "share": 0.75, "lengths": lengths, "prefix": prefix(d)}, second]);
     } else {
