@@ -186,7 +186,8 @@ impl Study {
         Self::on_all(vec![machine; pools], plan)
     }
 
-    fn on_all(machines: Vec<Machine>, plan: Plan) -> Self {
+    /// The plan on machines that are already known, one a pool; one where replicas are run apart.
+    pub fn on_all(machines: Vec<Machine>, plan: Plan) -> Self {
         let bounds = machines.iter().map(|m| m.hull.as_ref().map(|h| h.bounds()));
         Self {
             bounds: bounds.collect(),
