@@ -2,6 +2,7 @@
 
 pub mod capacity;
 pub mod cluster;
+pub mod extrapolation;
 pub mod grid;
 mod group_capacity;
 pub mod knee;

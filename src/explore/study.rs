@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
 
 use rayon::prelude::*;
 
 use super::capacity::{Capacity, Search, find_capacity};
 use super::cluster::{ClusterOutcome, tell_busy};
+use super::extrapolation::Extrapolation;
 use super::limits::limits_of;
 use super::load::{LoadPoint, RunOutcome};
 pub use super::outcome::{outcome, requirement, summary_options};
 pub use super::stranded::is_stranded;
 use super::stranded::tell_stranded;
 use super::unreached::tell_unreached;
-use super::watched::{Watched, share_outside, step_times};
+use super::watched::{Seen, Watched, share_outside, step_times};
 use crate::input::InputError;
 use crate::metric::cluster::{ClusterSummary, GroupCapacity};
 use crate::metric::saturation::ArrivalSpan;
@@ -57,8 +57,6 @@ const NOT_DIAGNOSED: &str =
 /// whether their attempt becomes the answer.
 const ALL_TOKENS: &str = "output and total token rates count the tokens of attempts that were given up, too, which a full \
                           record leaves out";
-/// Why a cluster's run gets no verdict.
-const CLUSTER_NOT_DIAGNOSED: &str = "no diagnosis: what held a run back is told of replicas apart, not of a cluster's groups, queues and links";
 
 /// One simulated run and what belongs to it.
 #[derive(Debug)]
@@ -73,6 +71,8 @@ pub struct StudyRun {
     pub summary: Summary,
     /// Share of the steps whose batch lies outside what the step times were fitted to; `None` without a fit.
     pub extrapolated_share: Option<f64>,
+    /// The same of each pool, with what is left; one where replicas are run apart.
+    pub extrapolation: Vec<Extrapolation>,
 }
 
 impl StudyRun {
@@ -101,6 +101,8 @@ pub struct SummaryRun {
     pub steps: u64,
     /// As of [`StudyRun`].
     pub extrapolated_share: Option<f64>,
+    /// As of [`StudyRun`].
+    pub extrapolation: Vec<Extrapolation>,
 }
 
 impl From<StudyRun> for SummaryRun {
@@ -112,6 +114,7 @@ impl From<StudyRun> for SummaryRun {
             figures: run.figures.as_ref().map(ClusterOutcome::of),
             cluster: run.cluster,
             extrapolated_share: run.extrapolated_share,
+            extrapolation: run.extrapolation,
         }
     }
 }
@@ -124,6 +127,8 @@ pub struct Study {
     pub(super) machines: Vec<Machine>,
     bounds: Vec<Option<HullBounds>>,
     pace: Pace,
+    /// What the steps of all runs so far were like, by pool.
+    seen: Vec<Seen>,
     /// What a group of each pool carries, once it has been asked for.
     pub(super) carries: OnceLock<BTreeMap<String, GroupCapacity>>,
 }
@@ -191,6 +196,7 @@ impl Study {
         let bounds = machines.iter().map(|m| m.hull.as_ref().map(|h| h.bounds()));
         Self {
             bounds: bounds.collect(),
+            seen: machines.iter().map(|_| Seen::default()).collect(),
             machines,
             plan,
             pace: Pace::default(),
@@ -211,8 +217,21 @@ impl Study {
     }
 
     /// What of the deployment the step times were not fitted to.
-    pub fn carried_over(&self) -> &[String] {
-        &self.machine().carried_over
+    ///
+    /// Of pools that differ in it, pool by pool.
+    pub fn carried_over(&self) -> Vec<String> {
+        let first = &self.machine().carried_over;
+        if self.machines.iter().all(|m| m.carried_over == *first) {
+            return first.clone();
+        }
+        let pools = self.plan.cluster().map_or(&[][..], |c| c.served_by());
+        let of_pool = pools.iter().zip(&self.machines).flat_map(|(pool, machine)| {
+            machine
+                .carried_over
+                .iter()
+                .map(|matter| format!("{}: {matter}", pool.name))
+        });
+        of_pool.collect()
     }
 
     /// Runs one replication of the plan at its own load.
@@ -242,7 +261,6 @@ impl Study {
             tell_stranded(cluster, &mut summary);
             tell_unreached(plan, record.end, &mut summary);
             tell_busy(&mut summary, cluster, record.replicas.iter().map(|r| r.busy));
-            summary.notes.push(CLUSTER_NOT_DIAGNOSED.into());
         } else {
             summary.diagnosis = Some(Diagnosis::of_run(
                 &record,
@@ -255,16 +273,22 @@ impl Study {
             diagnosis.because = LIVELOCK.into();
         }
         measures_something(plan, &summary)?;
-        let figures = match &cluster {
+        let mut figures = match &cluster {
             Some(cluster) => self.cluster_figures(plan, &record, cluster)?,
             None => None,
         };
+        let extrapolation = self.note_seen(&watched);
+        if let Some(figures) = &mut figures {
+            let said = extrapolation.iter().filter_map(Extrapolation::sentence);
+            figures.limitations.extend(said);
+        }
         Ok(StudyRun {
             record,
             cluster,
             figures,
             summary,
-            extrapolated_share: share_outside(watched),
+            extrapolated_share: share_outside(&watched),
+            extrapolation,
         })
     }
 
@@ -306,7 +330,7 @@ impl Study {
         if let Some(fleet) = plan.fleet(replication, &self.machines)? {
             let told = sim::fleet::run_streamed(&fleet, &step_times(&watched), requests, listener())
                 .map_err(failed)?;
-            return self.summary_of(plan, told, span, share_outside(watched));
+            return self.summary_of(plan, told, span, &watched);
         }
         let told = sim::run_streamed(&world, &watched[0], requests, listener).map_err(failed)?;
         let mut listeners = told.recorders.into_iter();
@@ -321,7 +345,8 @@ impl Study {
             figures: None,
             replicas: told.replicas.len(),
             steps: told.steps,
-            extrapolated_share: share_outside(watched),
+            extrapolated_share: share_outside(&watched),
+            extrapolation: self.note_seen(&watched),
         })
     }
 
@@ -331,7 +356,7 @@ impl Study {
         plan: &Plan,
         told: FleetRun<StreamedSummary>,
         span: Option<ArrivalSpan>,
-        extrapolated_share: Option<f64>,
+        watched: &[Watched<'_>],
     ) -> Result<SummaryRun, StudyError> {
         let mut summary = told.recorder.finish(told.end, &told.replicas);
         let cluster = told.cluster;
@@ -348,7 +373,8 @@ impl Study {
             cluster: Some(cluster),
             replicas: told.replicas.len(),
             steps: told.steps,
-            extrapolated_share,
+            extrapolated_share: share_outside(watched),
+            extrapolation: self.note_seen(watched),
         })
     }
 
@@ -369,10 +395,24 @@ impl Study {
             .map(|(machine, bounds)| Watched {
                 inner: machine.step_time.as_ref(),
                 bounds: *bounds,
-                steps: AtomicU64::new(0),
-                outside: AtomicU64::new(0),
+                seen: Seen::default(),
             })
             .collect()
+    }
+
+    /// How far a run's step times were carried; what it has seen is added to what all runs have.
+    fn note_seen(&self, watched: &[Watched<'_>]) -> Vec<Extrapolation> {
+        let of_run: Vec<&Seen> = watched.iter().map(|w| &w.seen).collect();
+        for (all, run) in self.seen.iter().zip(&of_run) {
+            all.add(run);
+        }
+        Extrapolation::of(&self.plan, &self.machines, &of_run)
+    }
+
+    /// How far step times were carried in all runs so far together, pool by pool.
+    pub fn extrapolation(&self) -> Vec<Extrapolation> {
+        let all: Vec<&Seen> = self.seen.iter().collect();
+        Extrapolation::of(&self.plan, &self.machines, &all)
     }
 
     /// The machine that answers where replicas are run apart; of a cluster's, the first pool's.

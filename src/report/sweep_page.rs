@@ -39,6 +39,10 @@ pub fn configurations_table(configurations: &[Configuration]) -> Table {
     if any_carried {
         columns.push(Column::plain("carried over"));
     }
+    let any_extrapolated = configurations.iter().any(|c| !c.extrapolated.is_empty());
+    if any_extrapolated {
+        columns.push(Column::plain("extrapolated in"));
+    }
     let remarks: Vec<String> = configurations.iter().map(remarks).collect();
     let any_remark = remarks.iter().any(|r| !r.is_empty());
     if any_remark {
@@ -49,6 +53,7 @@ pub fn configurations_table(configurations: &[Configuration]) -> Table {
         let mut row = row(configuration);
         row.extend(of_cluster.cells(configuration, reference_point(configuration)));
         row.extend(any_carried.then(|| configuration.carried_over.join(", ").into()));
+        row.extend(any_extrapolated.then(|| configuration.extrapolated.join(", ").into()));
         row.extend(any_remark.then(|| remark.into()));
         table.push(row);
     }
@@ -278,6 +283,12 @@ pub fn verdict(plan: &Plan, configurations: &[Configuration]) -> Vec<String> {
         lines.push(format!(
             "Its step times are carried over (extrapolation): the fit does not speak for its {}.",
             best.carried_over.join(", ")
+        ));
+    }
+    if !best.extrapolated.is_empty() {
+        lines.push(format!(
+            "It leaves what the fit has seen (extrapolation) in {}.",
+            best.extrapolated.join(", ")
         ));
     }
     lines.extend(not_told_apart(best, configurations));

@@ -165,6 +165,7 @@ fn machine(model: &MachineModel, watch: Option<Arc<Watch>>) -> Machine {
         hull: None,
         limitations: Vec::new(),
         carried_over: Vec::new(),
+        derived_programs: None,
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod curve;
 mod demand;
+mod diagnosis;
 mod faults;
 mod good;
 mod groups;
@@ -26,6 +27,9 @@ use crate::record::{ClusterRecord, RunRecord};
 use crate::units::{SimDuration, SimTime};
 
 pub use demand::{Demand, DemandBy, GroupBound, GroupCapacity, GroupNeeds, LinkFigures};
+pub use diagnosis::{
+    BothWays, ClusterDiagnosis, ClusterLimit, Place, PlaceFigures, PoolLimits, PoolQueues, TransferFigures,
+};
 pub use faults::{FaultFigures, Recovery};
 pub use groups::{GroupFigures, PoolFigures, Served, names};
 pub use money::{busy_share, streamed_account};
@@ -73,6 +77,9 @@ pub struct ClusterSummary {
     pub cost: Option<Cost>,
     /// What it burnt; null when a pool's accelerators have no power model.
     pub energy: Option<Energy>,
+    /// What limits it; null where steps were not kept.
+    #[serde(default)]
+    pub diagnosis: Option<ClusterDiagnosis>,
     /// Events of the timeline by kind.
     pub events: BTreeMap<String, u64>,
     /// What these figures do not say.
@@ -184,9 +191,11 @@ impl ClusterSummary {
             energy: money::energy(run, cluster, options, &served)?,
             outcomes,
             pools,
+            diagnosis: None,
             events,
             limitations: Vec::new(),
         };
+        summary.diagnosis = ClusterDiagnosis::of(run, cluster, options, &summary);
         summary.limitations = limitations(&summary, run, cluster, options);
         Ok(summary)
     }

@@ -1,5 +1,6 @@
 //! A cluster's run for people: tables, plots, a section of the page, files of the run folder.
 
+mod diagnosis;
 mod files;
 mod money;
 mod plots;
@@ -34,6 +35,7 @@ pub fn all_tables(summary: &ClusterSummary) -> Vec<Table> {
     if summary.groups.len() <= tables::FEW_GROUPS {
         all.extend([tables::groups(summary), tables::group_phases(summary)]);
     }
+    all.extend(diagnosis::tables(summary));
     all.push(tables::demand(summary));
     all.extend(tables::needs(summary));
     all.extend(tables::links(summary));
