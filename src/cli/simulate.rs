@@ -68,7 +68,7 @@ pub struct SimulateArgs {
 }
 
 /// What `--intervals` takes.
-fn draws(text: &str) -> Result<Draws, String> {
+pub(super) fn draws(text: &str) -> Result<Draws, String> {
     match text {
         "auto" => Ok(Draws::Auto),
         "off" => Ok(Draws::Off),

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::watched::Seen;
+use super::study::Study;
+use super::watched::{Seen, Watched};
 use crate::scenario::{Machine, Plan, StepTimeSource};
 use crate::steptime::hull::axis_names;
 
@@ -94,5 +95,40 @@ impl Extrapolation {
         });
         let all: Vec<String> = [outside, beyond, programs].into_iter().flatten().collect();
         (!all.is_empty()).then(|| format!("extrapolated: {pool}{}", all.join("; ")))
+    }
+}
+
+impl Study {
+    /// What of the deployment the step times were not fitted to.
+    ///
+    /// Of pools that differ in it, pool by pool.
+    pub fn carried_over(&self) -> Vec<String> {
+        let first = &self.machine().carried_over;
+        if self.machines.iter().all(|m| m.carried_over == *first) {
+            return first.clone();
+        }
+        let pools = self.plan.cluster().map_or(&[][..], |c| c.served_by());
+        let of_pool = pools.iter().zip(&self.machines).flat_map(|(pool, machine)| {
+            machine
+                .carried_over
+                .iter()
+                .map(|matter| format!("{}: {matter}", pool.name))
+        });
+        of_pool.collect()
+    }
+
+    /// How far a run's step times were carried; what it has seen is added to what all runs have.
+    pub(super) fn note_seen(&self, watched: &[Watched<'_>]) -> Vec<Extrapolation> {
+        let of_run: Vec<&Seen> = watched.iter().map(|w| &w.seen).collect();
+        for (all, run) in self.seen.iter().zip(&of_run) {
+            all.add(run);
+        }
+        Extrapolation::of(&self.plan, &self.machines, &of_run)
+    }
+
+    /// How far step times were carried in all runs so far together, pool by pool.
+    pub fn extrapolation(&self) -> Vec<Extrapolation> {
+        let all: Vec<&Seen> = self.seen.iter().collect();
+        Extrapolation::of(&self.plan, &self.machines, &all)
     }
 }

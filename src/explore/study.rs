@@ -122,13 +122,13 @@ impl From<StudyRun> for SummaryRun {
 /// A configuration and its machine, ready to run.
 #[derive(Debug)]
 pub struct Study {
-    plan: Plan,
+    pub(super) plan: Plan,
     /// One a pool; one where replicas are run apart.
     pub(super) machines: Vec<Machine>,
     bounds: Vec<Option<HullBounds>>,
     pace: Pace,
     /// What the steps of all runs so far were like, by pool.
-    seen: Vec<Seen>,
+    pub(super) seen: Vec<Seen>,
     /// What a group of each pool carries, once it has been asked for.
     pub(super) carries: OnceLock<BTreeMap<String, GroupCapacity>>,
 }
@@ -214,24 +214,6 @@ impl Study {
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
-    }
-
-    /// What of the deployment the step times were not fitted to.
-    ///
-    /// Of pools that differ in it, pool by pool.
-    pub fn carried_over(&self) -> Vec<String> {
-        let first = &self.machine().carried_over;
-        if self.machines.iter().all(|m| m.carried_over == *first) {
-            return first.clone();
-        }
-        let pools = self.plan.cluster().map_or(&[][..], |c| c.served_by());
-        let of_pool = pools.iter().zip(&self.machines).flat_map(|(pool, machine)| {
-            machine
-                .carried_over
-                .iter()
-                .map(|matter| format!("{}: {matter}", pool.name))
-        });
-        of_pool.collect()
     }
 
     /// Runs one replication of the plan at its own load.
@@ -400,23 +382,8 @@ impl Study {
             .collect()
     }
 
-    /// How far a run's step times were carried; what it has seen is added to what all runs have.
-    fn note_seen(&self, watched: &[Watched<'_>]) -> Vec<Extrapolation> {
-        let of_run: Vec<&Seen> = watched.iter().map(|w| &w.seen).collect();
-        for (all, run) in self.seen.iter().zip(&of_run) {
-            all.add(run);
-        }
-        Extrapolation::of(&self.plan, &self.machines, &of_run)
-    }
-
-    /// How far step times were carried in all runs so far together, pool by pool.
-    pub fn extrapolation(&self) -> Vec<Extrapolation> {
-        let all: Vec<&Seen> = self.seen.iter().collect();
-        Extrapolation::of(&self.plan, &self.machines, &all)
-    }
-
     /// The machine that answers where replicas are run apart; of a cluster's, the first pool's.
-    fn machine(&self) -> &Machine {
+    pub(super) fn machine(&self) -> &Machine {
         &self.machines[0]
     }
 

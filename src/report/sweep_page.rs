@@ -9,7 +9,7 @@ use super::html::{Block, Page, Section};
 use super::plot::Plot;
 use super::run_page::extrapolation_note;
 use super::table::{Cell, Column, Table};
-use crate::explore::capacity::Capacity;
+use crate::explore::capacity::{Capacity, CapacityInterval};
 use crate::explore::load::{LoadPoint, RunOutcome};
 use crate::explore::sweep::{Configuration, ConfigurationOutcome};
 use crate::scenario::Plan;
@@ -291,9 +291,26 @@ pub fn verdict(plan: &Plan, configurations: &[Configuration]) -> Vec<String> {
             best.extrapolated.join(", ")
         ));
     }
+    lines.extend(capacity.interval.as_ref().map(interval_text));
     lines.extend(not_told_apart(best, configurations));
     lines.extend(to_verify(capacity));
     lines
+}
+
+/// How sure the capacity is.
+fn interval_text(interval: &CapacityInterval) -> String {
+    let mut text = format!(
+        "By {} draws of the fits behind its step times, 90 % interval of that capacity: {} requests/s",
+        interval.draws,
+        range(interval.lo_rps, interval.hi_rps)
+    );
+    if interval.carry_nothing > 0 {
+        text += &format!("; {} carry not even the lowest load", interval.carry_nothing);
+    }
+    if interval.carry_all > 0 {
+        text += &format!("; {} carry every load of the range", interval.carry_all);
+    }
+    text + "."
 }
 
 /// Configurations whose capacity lies within the region in which the best one's is known.
@@ -389,6 +406,13 @@ pub fn sweep_limitations(plan: &Plan, configurations: &[Configuration]) -> Vec<S
              names what of each the fit does not speak for",
             configurations.len()
         ));
+    }
+    if plan.is_cluster() {
+        limitations.push(
+            "figures of a sweep have no intervals: how far the fits behind step times may be off is told for a run of one \
+             configuration (simulate), and with --intervals for the best capacity"
+                .into(),
+        );
     }
     limitations.push(
         "the knee is read off simulated loads by Kleinrock's power; the interval holds for the seeds that were \

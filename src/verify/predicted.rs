@@ -18,8 +18,12 @@ use crate::scenario::plan::StepTimeSource;
 use crate::steptime::{AnyFit, BatchShape, Deployment, StepTime};
 use crate::units::SimDuration;
 
+mod capacity;
 mod cluster;
 mod figures;
+mod pools;
+
+pub use capacity::capacity_interval;
 
 /// A predicted figure with what is not known of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

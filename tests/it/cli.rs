@@ -4,6 +4,7 @@ mod bad_input;
 mod calibrate;
 mod calibrate_kernels;
 mod cluster;
+mod cluster_trust;
 mod compare;
 mod conform;
 mod explain;

@@ -9,6 +9,7 @@
 //! Only the time in which load was offered is judged, as in [`crate::metric::diagnose`]. Where the evidence is thin or
 //! mixed the verdict is undecidable.
 
+mod evidence;
 mod flow;
 mod gauges;
 mod judge;
@@ -23,7 +24,7 @@ use super::ClusterSummary;
 use super::options::ClusterOptions;
 use crate::metric::diagnose::{ClientView, Evidence};
 use crate::record::{ClusterRecord, RunRecord};
-use crate::units::SimTime;
+use crate::units::{SimDuration, SimTime};
 
 pub use flow::{Place, PlaceFigures};
 pub use gauges::PoolQueues;
@@ -171,8 +172,11 @@ impl ClusterDiagnosis {
         }
         let client = ClientView::of_record(run);
         let judged = client.judged(&options.measured);
-        let flow = flow::Flow::of(run, cluster, options, judged);
+        let mut flow = flow::Flow::of(run, cluster, options, judged);
         let pools = gauges::pools(run, cluster, options, judged);
+        let decode = pools.iter().find(|p| p.role == gauges::Role::Decode);
+        let step = decode.and_then(|p| SimDuration::try_from_secs_f64(p.step_s?).ok());
+        flow.find_decode_waits(run, cluster, step.unwrap_or_default());
         let transfers = links::TransferFigures::of(run, cluster, options, judged);
         let sent = run
             .requests

@@ -1,38 +1,20 @@
-//! Intervals of a cluster's figures: the run in every guise of each pool's fit.
-//!
-//! Guises of one fit go together: a pool that is slower than its fit says is so because fit and machine differ, and they
-//! do so for every pool on that fit. Pools on different fits know nothing of each other, so each further fit has its
-//! guises in an order of its own. Requests, routers and faults draw the same numbers in every guise.
+//! Intervals of a cluster's figures: the run in every guise of each pool's fit. Requests, routers and faults draw the same
+//! numbers in every guise.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
 
-use rand::Rng;
 use rayon::prelude::*;
 
-use super::super::guises::{GUISES, Guises, MachineModel};
+use super::super::guises::GUISES;
 use super::super::interval::{interval_of_few, plain_interval};
-use super::super::watch::Watch;
 use super::figures::{ClusterFigure, Law, cluster_figures};
-use super::{Draws, FEWEST_DRAWS, PredictedFigure, Prediction, STATED, guises_of, machine};
+use super::pools::{PoolGuises, any_fit, drawn_machines, pools_of};
+use super::{Draws, FEWEST_DRAWS, PredictedFigure, Prediction, STATED};
 use crate::explore::study::{Study, StudyError, StudyRun, is_stranded};
-use crate::rng::{Purpose, stream};
-use crate::scenario::plan::StepTimeSource;
-use crate::scenario::{Machine, Plan};
+use crate::scenario::Plan;
 
 /// Steps that all guises of a run together may take where the number of guises is not asked for: some 20 s of one core.
 const MOST_STEPS: u64 = 5_000_000;
-
-/// What a pool runs on in all guises.
-struct PoolGuises<'a> {
-    name: &'a str,
-    /// Of its fit; `None` where its step times are stated.
-    guises: Option<Guises>,
-    /// Where its fit stands among the cluster's.
-    fit: usize,
-    watch: Option<Arc<Watch>>,
-}
 
 /// What a draw showed.
 struct Draw {
@@ -55,7 +37,7 @@ fn affordable(steps: u64) -> Option<usize> {
 /// [`StudyError`] when a fit cannot be read or the best guise cannot be run.
 pub(super) fn predicted(plan: &Plan, run: &StudyRun, draws: Draws) -> Result<Prediction, StudyError> {
     let mut pools = pools_of(plan)?;
-    if pools.iter().all(|p| p.guises.is_none()) {
+    if !any_fit(&pools) {
         return Ok(Prediction::none(STATED));
     }
     let asked = match draws {
@@ -68,81 +50,11 @@ pub(super) fn predicted(plan: &Plan, run: &StudyRun, draws: Draws) -> Result<Pre
             run.steps()
         )));
     };
-    let stated = plan.machines()?;
-    watch(plan, &mut pools, &stated)?;
-    let others: Vec<Option<Vec<MachineModel>>> = pools
-        .iter()
-        .map(|pool| Some(others(pool.guises.as_ref()?, pool, asked)))
-        .collect();
-    let drawn: Vec<Result<Draw, StudyError>> = (0..asked)
+    let drawn: Vec<Result<Draw, StudyError>> = drawn_machines(plan, &mut pools, asked)?
         .into_par_iter()
-        .map(|draw| {
-            let machines = (0..).zip(&others).map(|(number, others)| match others {
-                Some(others) => plan.clocked(number, machine(&others[draw], None)),
-                None => stated[number].clone(),
-            });
-            Study::on_all(machines.collect(), plan.clone())
-                .run(0)
-                .map(Draw::of)
-        })
+        .map(|machines| Study::on_all(machines, plan.clone()).run(0).map(Draw::of))
         .collect();
     Ok(told(run, &pools, &drawn))
-}
-
-fn pools_of(plan: &Plan) -> Result<Vec<PoolGuises<'_>>, StudyError> {
-    let mut fits: Vec<&Path> = Vec::new();
-    let served = plan.cluster().map_or(&[][..], |c| c.served_by());
-    let pools = served.iter().map(|served| {
-        let source = &served.step_time_source;
-        let fit = match source {
-            StepTimeSource::Fit(path) => fits.iter().position(|f| f == path).unwrap_or_else(|| {
-                fits.push(path);
-                fits.len() - 1
-            }),
-            StepTimeSource::Linear(_) => 0,
-        };
-        Ok(PoolGuises {
-            name: &served.name,
-            guises: guises_of(source, served.engine.deployment.as_ref(), plan.origin())?,
-            fit,
-            watch: None,
-        })
-    });
-    pools.collect()
-}
-
-/// Runs the best guise of every pool, to see how far each leaves what its fit has seen.
-fn watch(plan: &Plan, pools: &mut [PoolGuises<'_>], stated: &[Machine]) -> Result<(), StudyError> {
-    let mut machines = Vec::new();
-    for (number, pool) in pools.iter_mut().enumerate() {
-        pool.watch = pool.guises.as_ref().map(|g| Arc::new(Watch::of(g)));
-        machines.push(match (&pool.guises, &pool.watch) {
-            (Some(guises), Some(watch)) => plan.clocked(number, machine(&guises.best, Some(watch.clone()))),
-            _ => stated[number].clone(),
-        });
-    }
-    Study::on_all(machines, plan.clone()).run(0)?;
-    Ok(())
-}
-
-/// The guises of a pool in the order of the draws.
-fn others(guises: &Guises, pool: &PoolGuises<'_>, n: usize) -> Vec<MachineModel> {
-    let reach = pool.watch.as_ref().map_or(0.0, |w| w.reach());
-    let models = guises.fewer_at(reach, n);
-    let order = order(models.len(), pool.fit);
-    order.into_iter().map(|i| models[i].clone()).collect()
-}
-
-/// The first fit has its guises as they come, each further one in an order of its own.
-fn order(n: usize, fit: usize) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..n).collect();
-    if fit > 0 {
-        let mut rng = stream(1, Purpose::Noise, fit as u64);
-        for last in (1..n).rev() {
-            order.swap(last, (rng.next_u64() % (last as u64 + 1)) as usize);
-        }
-    }
-    order
 }
 
 impl Draw {
@@ -160,7 +72,7 @@ impl Draw {
 /// The figures with their intervals, and what there is to say of them.
 fn told(run: &StudyRun, pools: &[PoolGuises<'_>], drawn: &[Result<Draw, StudyError>]) -> Prediction {
     let known: Vec<&Draw> = drawn.iter().filter_map(|d| d.as_ref().ok()).collect();
-    let extrapolated = extrapolated(pools);
+    let extrapolated: Vec<String> = pools.iter().flat_map(PoolGuises::extrapolated).collect();
     let mut without = Vec::new();
     let mut figures = Vec::new();
     for figure in cluster_figures(run) {
@@ -245,18 +157,6 @@ fn within(
     }
 }
 
-/// `POOL: matter`, for what a pool's batches or its deployment leave of what its fit has seen.
-fn extrapolated(pools: &[PoolGuises<'_>]) -> Vec<String> {
-    let of_pool = |pool: &PoolGuises<'_>| {
-        let axes = pool.watch.as_ref().map_or_else(Vec::new, |w| w.left());
-        let beyond = pool.guises.iter().flat_map(|g| g.beyond.iter().cloned());
-        let all: Vec<String> = axes.into_iter().chain(beyond).collect();
-        let name = pool.name.to_owned();
-        all.into_iter().map(move |matter| format!("{name}: {matter}"))
-    };
-    pools.iter().flat_map(of_pool).collect()
-}
-
 fn of_fits(pools: &[PoolGuises<'_>], draws: usize) -> String {
     let mut fits: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
     for pool in pools.iter().filter(|p| p.guises.is_some()) {
@@ -303,19 +203,6 @@ fn in_draws(run: &StudyRun, known: &[&Draw], draws: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn each_further_fit_has_its_guises_in_another_order() {
-        let of = |fit| order(GUISES, fit);
-        assert_eq!(of(0), (0..GUISES).collect::<Vec<_>>());
-        for fit in 1..4 {
-            let mut sorted = of(fit);
-            assert_ne!(sorted, of(0));
-            assert_ne!(sorted, of(fit + 1));
-            sorted.sort_unstable();
-            assert_eq!(sorted, of(0), "each guise is there once");
-        }
-    }
 
     #[test]
     fn large_runs_are_repeated_less() {

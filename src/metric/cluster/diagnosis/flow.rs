@@ -7,7 +7,7 @@ use super::super::options::ClusterOptions;
 use crate::metric::goodput::Target;
 use crate::metric::tokens::TokenGaps;
 use crate::record::{ClusterRecord, JobRecord, RequestRecord, RunRecord, Status};
-use crate::units::SimTime;
+use crate::units::{SimDuration, SimTime};
 
 /// Where a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -153,12 +153,11 @@ impl Flow {
         let mut flow = Self::default();
         let inside = |t: SimTime| judged.0 <= t && t <= judged.1;
         let slo = &options.slo;
-        let late =
-            |request: &RequestRecord, bound: Option<crate::units::SimDuration>, end: Option<SimTime>| {
-                bound
-                    .zip(end)
-                    .is_some_and(|(b, end)| end.since(request.scheduled) > b)
-            };
+        let late = |request: &RequestRecord, bound: Option<SimDuration>, end: Option<SimTime>| {
+            bound
+                .zip(end)
+                .is_some_and(|(b, end)| end.since(request.scheduled) > b)
+        };
         for (request, job) in run.requests.iter().zip(&cluster.jobs) {
             let Some(way) = way(request, job) else {
                 let counts = inside(request.sent) && request.status.was_in_system();
@@ -185,7 +184,6 @@ impl Flow {
             }
         }
         flow.on_the_way_s = on_the_way(run, cluster);
-        flow.decode_waits(run, cluster);
         flow.attained = attained(run, options, judged);
         flow
     }
@@ -194,8 +192,8 @@ impl Flow {
         self.sums[place as usize]
     }
 
-    /// What every request waits at a decode group, posting and the step under way, is no queue.
-    fn decode_waits(&mut self, run: &RunRecord, cluster: &ClusterRecord) {
+    /// Finds the waits at decode groups. What the quickest request waits there, posting, and a step under way are no queue.
+    pub fn find_decode_waits(&mut self, run: &RunRecord, cluster: &ClusterRecord, step: SimDuration) {
         let ways: Vec<_> = run.requests.iter().zip(&cluster.jobs).collect();
         let spans = |place: Place| {
             let of = |(request, job): &(&RequestRecord, &JobRecord)| {
@@ -206,13 +204,10 @@ impl Flow {
         let mut parts = [0.0; 2];
         for (part, place) in parts.iter_mut().zip([Place::Room, Place::Seat]) {
             let all = spans(place);
-            // The quickest tenth tells what there is to wait for at least; as much again is a step under way.
-            let mut lasts: Vec<u64> = all.iter().map(|(_, s)| s.1.since(s.0).as_nanos()).collect();
-            lasts.sort_unstable();
-            let Some(&least) = lasts.get(lasts.len() / 10) else {
+            let Some(least) = all.iter().map(|(_, s)| s.1.since(s.0)).min() else {
                 continue;
             };
-            let grace = crate::units::SimDuration(least.saturating_mul(2));
+            let grace = least + step;
             for (group, (from, to)) in all {
                 let from = from + grace;
                 if from < to {

@@ -45,7 +45,7 @@ pub struct PoolQueues {
     pub room: Option<f64>,
     /// Every seat is taken, with a queue or without.
     pub full: Option<f64>,
-    /// The same as `queued` of the group with the longest queue, and with the shortest.
+    /// The same as `queued` of the group that it is longest at, and shortest at, of those ready for half of the time or more.
     pub queued_by_group: Option<[f64; 2]>,
     /// Running requests of all its replicas together, mean.
     pub running: Option<f64>,
@@ -235,7 +235,9 @@ fn figures(name: &str, role: Role, seats: u32, groups: &[Sums], judged: (SimTime
     let mut all = Sums::default();
     groups.iter().for_each(|g| all.add(g));
     let judged_ns = u128::from(judged.1.since(judged.0).as_nanos());
-    let by_group: Vec<f64> = groups.iter().filter_map(|g| ratio(g.queued, g.serving)).collect();
+    // Of a group that was there for a short while, a queue says little.
+    let stayed = groups.iter().filter(|g| 2 * g.ready >= judged_ns);
+    let by_group: Vec<f64> = stayed.filter_map(|g| ratio(g.queued, g.serving)).collect();
     let most = by_group.iter().copied().reduce(f64::max);
     let least = by_group.iter().copied().reduce(f64::min);
     let of_group = |part| ratio(part, all.away + all.ready);

@@ -2,18 +2,17 @@
 
 use super::gauges::Role;
 use super::{ClusterLimit, Facts, Place, PoolQueues};
-use crate::metric::cluster::ClusterSummary;
-use crate::metric::diagnose::{Evidence, MOSTLY, ONE_CAUSE, SELDOM, presence};
+use crate::metric::diagnose::{MOSTLY, ONE_CAUSE, SELDOM, presence};
 use crate::metric::goodput::Target;
 
 /// Fewer followed requests than this say nothing.
 pub(super) const FEWEST: u64 = 40;
 /// A link that carries so much of what it could is full.
-const FULL_LINK: f64 = 0.9;
+pub(super) const FULL_LINK: f64 = 0.9;
 /// And its transfers take so many times as long as alone: they wait for each other.
-const SLOWED: f64 = 2.0;
+pub(super) const SLOWED: f64 = 2.0;
 /// Groups that were not ready for this share of their time are part of the cause.
-const AWAY: f64 = 0.1;
+pub(super) const AWAY: f64 = 0.1;
 /// Requests refused at the gateway or by engines beyond this share.
 const REFUSED: f64 = 0.01;
 
@@ -89,7 +88,7 @@ impl Facts<'_> {
     }
 
     /// Share of the time of decode groups in which requests wait there for room or a seat, beyond what all wait.
-    fn decode_queued(&self, pool: &PoolQueues) -> f64 {
+    pub fn decode_queued(&self, pool: &PoolQueues) -> f64 {
         let groups: Vec<u32> = (0..)
             .zip(&self.cluster.groups)
             .filter(|(_, g)| self.cluster.pools.get(g.pool as usize) == Some(&pool.pool))
@@ -386,101 +385,6 @@ impl Facts<'_> {
             "mixed: requests wait at {at} in {} of the time, neither seldom nor mostly, and no target says whether that is too much",
             percent(share)
         ))
-    }
-
-    /// The figures that the verdict rests on.
-    pub fn evidence(&self, summary: &ClusterSummary) -> Vec<Evidence> {
-        let mut rows = Vec::new();
-        let mut row = |what: String, value: Option<f64>, unit: &str, threshold: Option<f64>| {
-            rows.push(Evidence {
-                what,
-                value,
-                unit: unit.to_owned(),
-                threshold,
-            });
-        };
-        let mostly = Some(MOSTLY);
-        row(
-            "time in which requests wait at the gateway".into(),
-            Some(self.gateway_queued),
-            "1",
-            mostly,
-        );
-        for pool in &self.pools {
-            let name = &pool.pool;
-            row(
-                format!("{name}: time in which requests wait after a step's schedule"),
-                pool.queued,
-                "1",
-                mostly,
-            );
-            row(
-                format!("{name}: of it with every seat taken"),
-                pool.pinned,
-                "1",
-                mostly,
-            );
-            row(
-                format!("{name}: of it with too few free KV blocks for the next"),
-                pool.short,
-                "1",
-                mostly,
-            );
-            if pool.role == Role::Decode {
-                let waits = Some(self.decode_queued(pool));
-                row(
-                    format!("{name}: time in which requests wait for room or a seat"),
-                    waits,
-                    "1",
-                    mostly,
-                );
-            }
-            row(format!("{name}: devices compute"), pool.busy, "1", None);
-            row(
-                format!("{name}: groups not ready"),
-                pool.not_ready,
-                "1",
-                Some(AWAY),
-            );
-        }
-        if let Some(link) = self.transfers.as_ref().and_then(|t| t.busiest.as_ref()) {
-            row(
-                format!("{}: carried of what it could", link.link),
-                Some(link.share),
-                "1",
-                Some(FULL_LINK),
-            );
-            row(
-                format!("{}: transfers over their time alone", link.link),
-                link.slowdown,
-                "times",
-                Some(SLOWED),
-            );
-        }
-        if let Some(needs) = &summary.demand.needs {
-            let ready = |role| self.pools.iter().find(|p| p.role == role).map(|p| p.ready);
-            row(
-                "prefill groups needed, of those ready".into(),
-                Some(needs.prefill_groups),
-                "groups",
-                ready(Role::Prefill),
-            );
-            row(
-                "decode groups needed, of those ready".into(),
-                Some(needs.decode_groups),
-                "groups",
-                ready(Role::Decode),
-            );
-        }
-        for (target, met) in &self.flow.attained {
-            row(
-                format!("{} attained", target.name()),
-                Some(*met),
-                "1",
-                self.options.slo.attainment,
-            );
-        }
-        rows
     }
 }
 

@@ -329,8 +329,10 @@ fn a_missed_target_without_a_queue_is_named_by_where_late_requests_are() {
     assert!(found.advice.unwrap().contains("smaller"));
     let holds = diagnose(&config, load(), slo(Some(100), Some(20_000)));
     assert_eq!(holds.limit, ClusterLimit::None, "{}", holds.sentence());
-    // No prompt is computed in 15 ms.
-    let found = diagnose(&config, load(), slo(Some(15), None));
+    // Prompts of two steps of 30 ms each are not computed in 50 ms.
+    let mut long = steady(200, 5, 20);
+    long.iter_mut().for_each(|r| r.input_tokens = 4 * PROMPT);
+    let found = diagnose(&config, long, slo(Some(50), None));
     assert_eq!(
         limit(&found),
         (ClusterLimit::Prefill, Some("p")),
