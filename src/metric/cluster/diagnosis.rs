@@ -27,8 +27,8 @@ use crate::record::{ClusterRecord, RunRecord};
 use crate::units::{SimDuration, SimTime};
 
 pub use flow::{Place, PlaceFigures};
-pub use gauges::PoolQueues;
-pub use links::TransferFigures;
+pub use gauges::{PoolQueues, Role};
+pub use links::{BusiestLink, TransferFigures};
 
 /// What one replica of a pool has room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

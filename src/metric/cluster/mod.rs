@@ -28,7 +28,8 @@ use crate::units::{SimDuration, SimTime};
 
 pub use demand::{Demand, DemandBy, GroupBound, GroupCapacity, GroupNeeds, LinkFigures};
 pub use diagnosis::{
-    BothWays, ClusterDiagnosis, ClusterLimit, Place, PlaceFigures, PoolLimits, PoolQueues, TransferFigures,
+    BothWays, BusiestLink, ClusterDiagnosis, ClusterLimit, Place, PlaceFigures, PoolLimits, PoolQueues,
+    Role as PoolRole, TransferFigures,
 };
 pub use faults::{FaultFigures, Recovery};
 pub use groups::{GroupFigures, PoolFigures, Served, names};

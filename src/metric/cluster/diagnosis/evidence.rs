@@ -1,104 +1,86 @@
 //! The figures that a verdict rests on.
 
 use super::Facts;
-use super::gauges::Role;
+use super::gauges::{PoolQueues, Role};
 use super::judge::{AWAY, FULL_LINK, SLOWED};
 use crate::metric::cluster::ClusterSummary;
 use crate::metric::diagnose::{Evidence, MOSTLY};
 
+/// A share of a whole.
+fn share(what: impl Into<String>, value: Option<f64>, threshold: Option<f64>) -> Evidence {
+    Evidence {
+        what: what.into(),
+        value,
+        unit: "1".to_owned(),
+        threshold,
+    }
+}
+
+fn groups(what: &str, value: f64, threshold: Option<f64>) -> Evidence {
+    Evidence {
+        what: what.to_owned(),
+        value: Some(value),
+        unit: "groups".to_owned(),
+        threshold,
+    }
+}
+
 impl Facts<'_> {
     /// The figures that the verdict rests on.
     pub fn evidence(&self, summary: &ClusterSummary) -> Vec<Evidence> {
-        let mut rows = Vec::new();
-        let mut row = |what: String, value: Option<f64>, unit: &str, threshold: Option<f64>| {
-            rows.push(Evidence {
-                what,
-                value,
-                unit: unit.to_owned(),
-                threshold,
-            });
-        };
-        let mostly = Some(MOSTLY);
-        row(
-            "time in which requests wait at the gateway".into(),
-            Some(self.gateway_queued),
-            "1",
-            mostly,
-        );
-        for pool in &self.pools {
-            let name = &pool.pool;
-            row(
-                format!("{name}: time in which requests wait after a step's schedule"),
-                pool.queued,
-                "1",
-                mostly,
-            );
-            row(
-                format!("{name}: of it with every seat taken"),
-                pool.pinned,
-                "1",
-                mostly,
-            );
-            row(
-                format!("{name}: of it with too few free KV blocks for the next"),
-                pool.short,
-                "1",
-                mostly,
-            );
-            if pool.role == Role::Decode {
-                let waits = Some(self.decode_queued(pool));
-                row(
-                    format!("{name}: time in which requests wait for room or a seat"),
-                    waits,
-                    "1",
-                    mostly,
-                );
-            }
-            row(format!("{name}: devices compute"), pool.busy, "1", None);
-            row(
-                format!("{name}: groups not ready"),
-                pool.not_ready,
-                "1",
-                Some(AWAY),
-            );
-        }
+        let gateway = "time in which requests wait at the gateway";
+        let mut rows = vec![share(gateway, Some(self.gateway_queued), Some(MOSTLY))];
+        rows.extend(self.pools.iter().flat_map(|pool| self.of_pool(pool)));
         if let Some(link) = self.transfers.as_ref().and_then(|t| t.busiest.as_ref()) {
-            row(
-                format!("{}: carried of what it could", link.link),
-                Some(link.share),
-                "1",
-                Some(FULL_LINK),
-            );
-            row(
-                format!("{}: transfers over their time alone", link.link),
-                link.slowdown,
-                "times",
-                Some(SLOWED),
-            );
+            let carried = format!("{}: carried of what it could", link.link);
+            rows.push(share(carried, Some(link.share), Some(FULL_LINK)));
+            rows.push(Evidence {
+                what: format!("{}: transfers over their time alone", link.link),
+                value: link.slowdown,
+                unit: "times".to_owned(),
+                threshold: Some(SLOWED),
+            });
         }
         if let Some(needs) = &summary.demand.needs {
             let ready = |role| self.pools.iter().find(|p| p.role == role).map(|p| p.ready);
-            row(
-                "prefill groups needed, of those ready".into(),
-                Some(needs.prefill_groups),
-                "groups",
-                ready(Role::Prefill),
-            );
-            row(
-                "decode groups needed, of those ready".into(),
-                Some(needs.decode_groups),
-                "groups",
-                ready(Role::Decode),
-            );
+            let (prefill, decode) = (ready(Role::Prefill), ready(Role::Decode));
+            let what = "prefill groups needed, and ready";
+            rows.push(groups(what, needs.prefill_groups, prefill));
+            let what = "decode groups needed, and ready";
+            rows.push(groups(what, needs.decode_groups, decode));
         }
-        for (target, met) in &self.flow.attained {
+        let asked = self.options.slo.attainment;
+        let attained = self.flow.attained.iter();
+        rows.extend(attained.map(|(t, met)| share(format!("{} attained", t.name()), Some(*met), asked)));
+        rows
+    }
+
+    fn of_pool(&self, pool: &PoolQueues) -> Vec<Evidence> {
+        let mostly = Some(MOSTLY);
+        let row = |what: &str, value, threshold| share(format!("{}: {what}", pool.pool), value, threshold);
+        let waits = (pool.role == Role::Decode).then(|| self.decode_queued(pool));
+        let mut rows = vec![
             row(
-                format!("{} attained", target.name()),
-                Some(*met),
-                "1",
-                self.options.slo.attainment,
-            );
+                "time in which requests wait after a step's schedule",
+                pool.queued,
+                mostly,
+            ),
+            row("of it with every seat taken", pool.pinned, mostly),
+            row(
+                "of it with too few free KV blocks for the next",
+                pool.short,
+                mostly,
+            ),
+        ];
+        if waits.is_some() {
+            rows.push(row(
+                "time in which requests wait for room or a seat",
+                waits,
+                mostly,
+            ));
         }
+        rows.push(row("devices compute", pool.busy, None));
+        rows.push(row("groups not ready", pool.not_ready, Some(AWAY)));
         rows
     }
 }
