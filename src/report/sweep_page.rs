@@ -53,7 +53,7 @@ pub fn configurations_table(configurations: &[Configuration]) -> Table {
         let mut row = row(configuration);
         row.extend(of_cluster.cells(configuration, reference_point(configuration)));
         row.extend(any_carried.then(|| configuration.carried_over.join(", ").into()));
-        row.extend(any_extrapolated.then(|| configuration.extrapolated.join(", ").into()));
+        row.extend(any_extrapolated.then(|| in_short(&configuration.extrapolated).into()));
         row.extend(any_remark.then(|| remark.into()));
         table.push(row);
     }
@@ -295,6 +295,26 @@ pub fn verdict(plan: &Plan, configurations: &[Configuration]) -> Vec<String> {
     lines.extend(not_told_apart(best, configurations));
     lines.extend(to_verify(capacity));
     lines
+}
+
+/// Marks of extrapolation for a narrow column: of each pool how many there are, and the only one by its name.
+fn in_short(marks: &[String]) -> String {
+    let mut pools: Vec<(&str, Vec<&str>)> = Vec::new();
+    for mark in marks {
+        let (pool, matter) = mark.split_once(": ").unwrap_or(("", mark));
+        match pools.iter_mut().find(|(name, _)| *name == pool) {
+            Some((_, matters)) => matters.push(matter),
+            None => pools.push((pool, vec![matter])),
+        }
+    }
+    let of_pool = pools
+        .into_iter()
+        .map(|(pool, matters)| match (pool, matters.as_slice()) {
+            ("", matters) => matters.join(", "),
+            (pool, [matter]) => format!("{pool}: {matter}"),
+            (pool, matters) => format!("{pool}: {} matters", matters.len()),
+        });
+    of_pool.collect::<Vec<_>>().join("; ")
 }
 
 /// How sure the capacity is.

@@ -19,6 +19,7 @@ const MOST_STEPS: u64 = 5_000_000;
 /// What a draw showed.
 struct Draw {
     figures: BTreeMap<(String, String), Option<f64>>,
+    scaled: Vec<String>,
     holds: Option<bool>,
     saturated: bool,
     stranded: bool,
@@ -62,6 +63,7 @@ impl Draw {
         let figures = cluster_figures(&run).into_iter();
         Self {
             figures: figures.map(|f| ((f.metric, f.stat), f.value)).collect(),
+            scaled: scaled_pools(&run),
             holds: run.summary.slo.as_ref().and_then(|s| s.holds),
             saturated: run.summary.saturated == Some(true),
             stranded: is_stranded(run.cluster.as_ref()) || !run.summary.livelocks.is_empty(),
@@ -77,10 +79,10 @@ fn told(run: &StudyRun, pools: &[PoolGuises<'_>], drawn: &[Result<Draw, StudyErr
     let mut figures = Vec::new();
     for figure in cluster_figures(run) {
         let within = within(&figure, &known, drawn.len(), pools);
-        if is_fixed(&figure, within) {
+        if figure.value.is_none() || is_of_still_pool(&figure, run, &known) {
             continue;
         }
-        if figure.value.is_some() && within.is_none() {
+        if within.is_none() {
             without.push(format!("{} {}", figure.metric, figure.stat));
         }
         figures.push(PredictedFigure {
@@ -120,10 +122,18 @@ fn told(run: &StudyRun, pools: &[PoolGuises<'_>], drawn: &[Result<Draw, StudyErr
     }
 }
 
-/// A figure of a pool that nothing scales, or of a fault that nobody notices, whatever the draw.
-fn is_fixed(figure: &ClusterFigure, within: Option<(f64, f64)>) -> bool {
-    let is_one_value = |(lo, hi): (f64, f64)| (hi - lo).abs() <= 0.0;
-    figure.metric.contains('[') && (figure.value.is_none() || within.is_some_and(is_one_value))
+/// A figure of a pool that nothing scales, neither as predicted nor in any draw.
+fn is_of_still_pool(figure: &ClusterFigure, run: &StudyRun, known: &[&Draw]) -> bool {
+    let Some(pool) = &figure.scales else { return false };
+    let decides = |scaled: &[String]| scaled.contains(pool);
+    !decides(&scaled_pools(run)) && !known.iter().any(|d| decides(&d.scaled))
+}
+
+/// Pools that something scaled.
+fn scaled_pools(run: &StudyRun) -> Vec<String> {
+    let scaling = run.figures.iter().flat_map(|f| &f.scaling);
+    let scaled = scaling.filter(|s| s.scale_ups + s.scale_downs > 0);
+    scaled.map(|s| s.pool.clone()).collect()
 }
 
 fn within(
@@ -151,7 +161,9 @@ fn within(
         Law::Scatters => {
             let guises = pools.iter().filter_map(|p| p.guises.as_ref());
             let misfit = guises.map(|g| g.misfit(&figure.metric, &figure.stat));
-            interval_of_few(value, &drawn, misfit.fold(0.0, f64::max))
+            let misfit = misfit.fold(0.0, f64::max);
+            // A count of 0 has no logarithm.
+            Some(interval_of_few(value, &drawn, misfit).unwrap_or_else(|| plain_interval(value, &drawn)))
         }
         Law::Plain | Law::OpenAbove => Some(plain_interval(value, &drawn)),
     }

@@ -23,6 +23,8 @@ pub(super) struct ClusterFigure {
     pub stat: String,
     pub value: Option<f64>,
     pub law: Law,
+    /// The pool, if it is about scaling it.
+    pub scales: Option<String>,
 }
 
 fn figure(metric: impl Into<String>, stat: &str, value: Option<f64>, law: Law) -> ClusterFigure {
@@ -31,6 +33,15 @@ fn figure(metric: impl Into<String>, stat: &str, value: Option<f64>, law: Law) -
         stat: stat.to_owned(),
         value,
         law,
+        scales: None,
+    }
+}
+
+/// Counts may be 0, and nothing was held out that would tell what predictions of them miss by.
+fn law_of(metric: &str) -> Law {
+    match metric {
+        "preemptions" | "cached_tokens" => Law::Plain,
+        _ => Law::Scatters,
     }
 }
 
@@ -39,7 +50,7 @@ pub(super) fn cluster_figures(run: &StudyRun) -> Vec<ClusterFigure> {
     let summary = &run.summary;
     let latencies = figures(summary)
         .into_iter()
-        .map(|f| figure(f.metric, f.stat, f.value, Law::Scatters));
+        .map(|f| figure(f.metric, f.stat, f.value, law_of(f.metric)));
     let mut all: Vec<ClusterFigure> = latencies.collect();
     let slo = summary.slo.as_ref();
     all.extend([
@@ -92,7 +103,7 @@ fn of_cluster(cluster: &ClusterSummary) -> Vec<ClusterFigure> {
     ];
     for pool in &cluster.scaling {
         let named = |what: &str| format!("{what}[{}]", pool.pool);
-        all.extend([
+        let figures = [
             figure(named("ready_groups"), "mean", pool.ready_mean, Law::Plain),
             figure(
                 named("ready_groups"),
@@ -106,7 +117,11 @@ fn of_cluster(cluster: &ClusterSummary) -> Vec<ClusterFigure> {
                 pool.overshoot_group_h,
                 Law::Plain,
             ),
-        ]);
+        ];
+        all.extend(figures.map(|figure| ClusterFigure {
+            scales: Some(pool.pool.clone()),
+            ..figure
+        }));
     }
     for (number, fault) in cluster.faults.iter().enumerate() {
         let back = fault.recovery.as_ref().and_then(|r| r.recovered_after_s);

@@ -126,13 +126,20 @@ fn stated_step_times_have_no_interval_and_a_verdict_all_the_same() {
 fn the_best_capacity_of_a_sweep_has_an_interval_if_it_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
-    let line = format!(
-        "sweep {} {SHORT} --set cluster.links=null --set cluster.transfer.fabric=[] --set sweep={{axes:{{\"cluster.pools.prefill.groups\":[1,2]}},search:{{capacity:{{rate:[4,16]}}}}}} \
-         --intervals 8 -o {}",
-        shipped().display(),
-        out.display()
-    );
-    let text = run(line.split_whitespace()).with_code(0).stdout;
+    let sweep = "sweep={axes: {cluster.pools.prefill.groups: [1, 2]}, search: {capacity: {rate: [4, 16]}}}";
+    let (scenario, folder) = (shipped().display().to_string(), out.display().to_string());
+    let mut words = vec![
+        "sweep",
+        &scenario,
+        "-o",
+        &folder,
+        "--intervals",
+        "8",
+        "--set",
+        sweep,
+    ];
+    words.extend(SHORT.split_whitespace());
+    let text = run(words).with_code(0).stdout;
     let configurations = json(&out.join("sweep.json"))["configurations"].clone();
     let capacity = |i: usize| configurations[i]["outcome"]["capacity"].clone();
     let best = usize::from(capacity(1)["capacity_rps"].as_f64() > capacity(0)["capacity_rps"].as_f64());

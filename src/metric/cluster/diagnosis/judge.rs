@@ -13,6 +13,8 @@ pub(super) const FULL_LINK: f64 = 0.9;
 pub(super) const SLOWED: f64 = 2.0;
 /// Groups that were not ready for this share of their time are part of the cause.
 pub(super) const AWAY: f64 = 0.1;
+/// What helps where groups are not there when they are wanted.
+const SPARE: &str = "keep spare groups, or start them sooner or faster; whether there are enough when all are ready, a run without that tells";
 /// Requests refused at the gateway or by engines beyond this share.
 const REFUSED: f64 = 0.01;
 
@@ -152,8 +154,7 @@ impl Facts<'_> {
             "requests wait for its groups, which started or had failed in {} of their time",
             percent(away)
         );
-        let advice = "keep spare groups, start them sooner or faster; whether there are enough of them when all are ready, a run without that tells";
-        Some(Found::of(ClusterLimit::Capacity, &pool.pool, because, advice))
+        Some(Found::of(ClusterLimit::Capacity, &pool.pool, because, SPARE))
     }
 
     fn full_link(&self) -> Option<Found> {
@@ -225,7 +226,7 @@ impl Facts<'_> {
                     ClusterLimit::Gateway,
                     "gateway",
                     format!("{because}, while no requests wait behind it and seats are free"),
-                    "raise its limits",
+                    "raise its limits as far as the targets allow, then add groups",
                 ),
             });
         }
@@ -244,7 +245,7 @@ impl Facts<'_> {
         let missed = self.flow.attained.iter().filter(|(_, met)| *met < asked);
         let &(target, met) = missed.min_by(|a, b| a.1.total_cmp(&b.1))?;
         let so = format!(
-            "no queue stands, but {} holds for {} of the requests only, {} asked",
+            "no queue stands for most of the time, but {} holds for {} of the requests only, {} asked",
             target.name(),
             percent(met),
             percent(asked)
@@ -280,16 +281,30 @@ impl Facts<'_> {
         let answering = self.answering();
         let name = |pool: Option<&PoolQueues>| pool.map_or("?", |p| p.pool.as_str()).to_owned();
         let together = answering.is_some_and(|p| p.role == Role::Both);
+        let queues_at = match place {
+            Place::Queue => self.prefill().or(answering),
+            Place::Room | Place::Seat => answering,
+            _ => None,
+        };
+        if let Some((pool, away)) = queues_at.and_then(|p| Some((p, p.not_ready.filter(|&a| a >= AWAY)?))) {
+            let because = format!(
+                "{at}, and groups of {} started or had failed in {} of their time",
+                pool.pool,
+                percent(away)
+            );
+            return Found::of(ClusterLimit::Capacity, &pool.pool, because, SPARE);
+        }
         let (limit, whose, advice) = match place {
             Place::Gateway => (
                 ClusterLimit::Gateway,
                 "gateway".to_owned(),
                 "raise its limits, or add groups behind it",
             ),
-            Place::Queue | Place::Prefill if together => (
+            Place::Queue if together => (ClusterLimit::Serving, name(answering), "add groups"),
+            Place::Prefill if together => (
                 ClusterLimit::Serving,
                 name(answering),
-                "add groups, or split each over more devices",
+                "split groups over more devices, or add groups, which makes steps shorter",
             ),
             Place::Queue => (ClusterLimit::Prefill, name(self.prefill()), "add prefill groups"),
             Place::Prefill => (

@@ -293,6 +293,39 @@ fn groups_that_are_away_are_the_limit_and_not_their_number() {
 }
 
 #[test]
+fn a_burst_that_waits_for_groups_to_start_is_no_matter_of_their_number() {
+    let mut config = together(2, engine(4, BLOCKS));
+    config.pools[0].start = RestartPlan {
+        warm: SimDuration::from_millis(3_000),
+        ..RestartPlan::NOTHING
+    };
+    config.faults = vec![Fault {
+        at: SimTime(1_000 * MS),
+        duration: None,
+        kind: FaultKind::GroupCrash { group: 1 },
+    }];
+    let slo = Slo {
+        ttft: Some(SimDuration::from_millis(200)),
+        attainment: Some(0.9),
+        ..Slo::default()
+    };
+    // One group carries 18 requests a second: a queue stands while the other is away, and for a while after.
+    let found = diagnose(&config, steady(400, 25, 20), slo);
+    assert_eq!(
+        limit(&found),
+        (ClusterLimit::Capacity, Some("main")),
+        "{}",
+        found.sentence()
+    );
+    let share = found
+        .evidence
+        .iter()
+        .find(|e| e.what.contains("groups not ready"))
+        .unwrap();
+    assert!((0.1..0.2).contains(&share.value.unwrap()), "{share:?}");
+}
+
+#[test]
 fn a_router_that_sends_all_that_is_long_to_one_group_is_the_limit() {
     let config = together(2, engine(4, BLOCKS));
     let mut requests = steady(400, 30, 40);
