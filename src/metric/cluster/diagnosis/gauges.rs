@@ -177,8 +177,8 @@ impl Sums {
         let steps = replica.step_starts.len().min(ends.len());
         let steps = steps.min(replica.running.len()).min(replica.waiting.len());
         let first = ends.partition_point(|&end| end <= from).saturating_sub(1);
-        for i in first..steps {
-            let (start, end) = (replica.step_starts[i], ends[i]);
+        for (i, &end) in ends.iter().enumerate().take(steps).skip(first) {
+            let start = replica.step_starts[i];
             if start >= to {
                 break;
             }
@@ -188,7 +188,9 @@ impl Sums {
             let upto = soon.unwrap_or(if waiting > 0 { to } else { end }).max(start);
             let within = |a: SimTime, b: SimTime| u128::from(b.min(to).since(a.max(from)).as_nanos());
             let lasts = within(start, upto);
-            let computes = within(start, end.min(upto.max(end)));
+            // A device does one thing at a time; a step that is scheduled ahead waits for the one before.
+            let before = i.checked_sub(1).map_or(start, |i| ends[i]);
+            let computes = within(start.max(before).min(end), end);
             self.busy += computes;
             self.running_busy += computes * running;
             self.steps += u128::from(start >= from && computes > 0);

@@ -432,10 +432,11 @@ fn without_limits_or_steps_there_is_no_verdict() {
     let (mut run, cluster) = run(Pace::Leap, &config, &[&Price], &trace).unwrap();
     let summary = ClusterSummary::of(&run, &cluster, &ClusterOptions::default()).unwrap();
     assert_eq!(summary.diagnosis, None);
-    let mut options = ClusterOptions::default();
-    options.limits = ["p", "d"]
-        .map(|name| (name.to_owned(), PoolLimits::default()))
-        .into();
+    let limits = ["p", "d"].map(|name| (name.to_owned(), PoolLimits::default()));
+    let options = ClusterOptions {
+        limits: limits.into(),
+        ..ClusterOptions::default()
+    };
     assert!(
         ClusterSummary::of(&run, &cluster, &options)
             .unwrap()
