@@ -15,6 +15,8 @@ pub(super) const SLOWED: f64 = 2.0;
 pub(super) const AWAY: f64 = 0.1;
 /// What helps where groups are not there when they are wanted.
 const SPARE: &str = "keep spare groups, or start them sooner or faster; whether there are enough when all are ready, a run without that tells";
+/// Less of their time than this leaves no queue behind.
+const SLIGHT: f64 = 0.01;
 /// Requests refused at the gateway or by engines beyond this share.
 const REFUSED: f64 = 0.01;
 
@@ -406,7 +408,8 @@ impl Facts<'_> {
 /// Requests wait at some groups while others hardly ever have a queue.
 fn uneven(pool: &PoolQueues) -> Option<Found> {
     let [most, least] = pool.queued_by_group?;
-    if pool.not_ready.is_some_and(|away| away >= AWAY) {
+    // While a group is away the others get what it would have; their queues outlast that.
+    if pool.not_ready.is_some_and(|away| away >= SLIGHT) {
         return None;
     }
     (pool.role != Role::Decode && most >= MOSTLY && least <= SELDOM && pool.queued.unwrap_or(0.0) > SELDOM)

@@ -296,7 +296,7 @@ fn groups_that_are_away_are_the_limit_and_not_their_number() {
 fn a_burst_that_waits_for_groups_to_start_is_no_matter_of_their_number() {
     let mut config = together(2, engine(4, BLOCKS));
     config.pools[0].start = RestartPlan {
-        warm: SimDuration::from_millis(3_000),
+        warm: SimDuration::from_millis(5_000),
         ..RestartPlan::NOTHING
     };
     config.faults = vec![Fault {
