@@ -6,20 +6,21 @@ use clap::Args;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::simulate::unwrap_input;
+use super::simulate::{draws, unwrap_input};
 use super::stdout::{complain, width};
 use super::{Global, Outcome, ScenarioArgs, output, print, progress};
-use crate::explore::grid::{MOST_CONFIGURATIONS, Setting, combinations};
+use crate::explore::grid::{MOST_CONFIGURATIONS, Setting, combinations, overrides};
 use crate::explore::group_plan::{Demand, GroupPlan, NoGroupPlan, Survive, group_plan};
 use crate::explore::study::StudyError;
-use crate::explore::sweep::{Configuration, run_sweep, run_sweep_told};
+use crate::explore::sweep::{Configuration, ConfigurationOutcome, run_sweep, run_sweep_told};
 use crate::input::InputError;
 use crate::metric::export::write_json;
 use crate::report::group_plan::group_plan_tables;
 use crate::report::sweep_page::{
-    configurations_table, points_table, shown_table, sweep_page, sweep_plots, verdict,
+    best, configurations_table, points_table, shown_table, sweep_page, sweep_plots, verdict,
 };
 use crate::scenario::{Machine, Plan};
+use crate::verify::predicted::{Draws, FEWEST_DRAWS, capacity_interval};
 
 /// Run every combination of a scenario's sweep axes, and find the capacity of each if the scenario asks for it.
 ///
@@ -38,6 +39,17 @@ pub struct SweepArgs {
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    intervals: IntervalArgs,
+}
+
+/// How sure a capacity is.
+#[derive(Debug, Args)]
+pub struct IntervalArgs {
+    /// Search the best capacity again in so many guises of the fits behind its step times, 8 to 16: the interval says
+    /// whether the boundary is certain. Costs a few loads a guise.
+    #[arg(long, value_name = "N|off", value_parser = draws, default_value = "off", hide_default_value = true)]
+    intervals: Draws,
 }
 
 /// Find the highest load that one scenario carries at its SLO; its sweep axes are left aside.
@@ -57,6 +69,8 @@ pub struct CapacityArgs {
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    intervals: IntervalArgs,
 }
 
 /// What may fail at the peak.
@@ -91,7 +105,8 @@ pub fn run(args: &SweepArgs, global: &Global) -> anyhow::Result<Outcome> {
     // A fit that cannot be read is the scenario's fault, not that of one configuration.
     plan.machines()?;
     output::prepare(&args.output_dir, args.overwrite)?;
-    let configurations = sweep(&plan, None, &args.output_dir, global)?;
+    let mut configurations = sweep(&plan, None, &args.output_dir, global)?;
+    args.intervals.tell(&plan, &mut configurations, global)?;
     let plots = sweep_plots(&plan, &configurations);
     let page = sweep_page(&plan, &configurations, &plots);
     write_tables(&args.output_dir, &configurations)?;
@@ -127,7 +142,7 @@ pub fn run_capacity(args: &CapacityArgs, global: &Global) -> anyhow::Result<Outc
     let demand = demand(args, &plan)?;
     let bar = progress::delayed_count("searching", global.progress());
     let told = || bar.inc(1);
-    let configurations =
+    let mut configurations =
         run_sweep_told(&plan, None, &[Setting::new()], |_, _| Ok(()), &told).map_err(unwrap_input)?;
     let planned = match (demand, configurations.first().and_then(Configuration::capacity)) {
         (Some(demand), Some(capacity)) => {
@@ -136,6 +151,7 @@ pub fn run_capacity(args: &CapacityArgs, global: &Global) -> anyhow::Result<Outc
         _ => None,
     };
     bar.finish_and_clear();
+    args.intervals.tell(&plan, &mut configurations, global)?;
     finish(&plan, configurations, planned, args.json, "")
 }
 
@@ -162,6 +178,31 @@ fn demand(args: &CapacityArgs, plan: &Plan) -> Result<Option<Demand>, InputError
             SurviveArg::Zone => Survive::Zone,
         },
     }))
+}
+
+impl IntervalArgs {
+    /// Adds the interval of the best capacity, if it is asked for.
+    fn tell(&self, plan: &Plan, configurations: &mut [Configuration], global: &Global) -> anyhow::Result<()> {
+        let draws = match self.intervals {
+            Draws::Off => return Ok(()),
+            Draws::Auto => FEWEST_DRAWS,
+            Draws::Of(n) => n,
+        };
+        let best = best(configurations).map(|b| b.label.clone());
+        let Some(best) = configurations
+            .iter_mut()
+            .find(|c| Some(&c.label) == best.as_ref())
+        else {
+            return Ok(());
+        };
+        let bar = progress::delayed_bar("searching again", 1, global.progress());
+        let plan = plan.point(&overrides(&best.setting))?;
+        if let ConfigurationOutcome::Capacity(capacity) = &mut best.outcome {
+            capacity.interval = capacity_interval(&plan, capacity, draws).map_err(unwrap_input)?;
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
 }
 
 /// Runs every combination with a progress bar; each configuration's outcome is on disk as soon as it is known.

@@ -66,6 +66,9 @@ pub struct Capacity {
     pub slo_boundary_rps: Option<[f64; 2]>,
     /// Where latency begins to grow faster than load, up to saturation: to be verified live.
     pub knee: Option<Knee>,
+    /// How far the capacity is known by the draws of the fits behind its step times; null where it was not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<CapacityInterval>,
     /// What does not look as it should: loads that pass above one that fails, and the like.
     pub notes: Vec<String>,
 }
@@ -114,6 +117,21 @@ impl Limit {
             _ => None,
         }
     }
+}
+
+/// The 90 % interval of a capacity, by draws of the fits behind its step times.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CapacityInterval {
+    /// Draws.
+    pub draws: u32,
+    /// Its lower end, requests a second; 0 where too many draws carry not even the lowest load of the range.
+    pub lo_rps: f64,
+    /// Its upper end; null where too many draws carry all of the range.
+    pub hi_rps: Option<f64>,
+    /// Draws that carry not even the lowest load.
+    pub carry_nothing: u32,
+    /// Draws that carry every load.
+    pub carry_all: u32,
 }
 
 /// Finds the capacity. `run_load` runs one load with every seed; `None` says that this load cannot be run (its
@@ -293,6 +311,7 @@ fn judge(requirement: &Requirement, points: Vec<LoadPoint>) -> Capacity {
         points,
         slo_boundary_rps,
         knee,
+        interval: None,
         notes,
     }
 }

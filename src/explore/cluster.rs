@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::beyond_need::{BusyWindows, ready_spans};
 use super::group_capacity::{Lengths, decode_capacity, prefill_capacity};
+use super::limits::pool_limits;
 use super::study::{Study, StudyError, summary_options};
 use crate::input::InputError;
 use crate::metric::cluster::{
@@ -258,9 +259,14 @@ fn served(summary: &Summary) -> ServedWork {
 
 /// How a cluster's run is summarised; none for replicas apart.
 pub fn cluster_options(plan: &Plan, capacities: &BTreeMap<String, GroupCapacity>) -> Option<ClusterOptions> {
+    let cluster = plan.cluster()?;
+    let of_summary = summary_options(plan);
     let mut options = ClusterOptions {
-        slo: summary_options(plan).slo,
-        ..plan.cluster()?.accounts().clone()
+        slo: of_summary.slo,
+        measured: of_summary.window,
+        limits: pool_limits(cluster),
+        concurrency: cluster.config().load.concurrency(),
+        ..cluster.accounts().clone()
     };
     for (pool, facts) in &mut options.pools {
         facts.capacity = capacities.get(pool).copied();

@@ -25,6 +25,7 @@ fn machine() -> Machine {
         hull: None,
         limitations: Vec::new(),
         carried_over: Vec::new(),
+        derived_programs: None,
     }
 }
 

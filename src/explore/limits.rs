@@ -1,8 +1,12 @@
 //! What limits the server and the client of a plan, for the diagnosis of its runs.
 
+use std::collections::BTreeMap;
+
+use crate::metric::cluster::PoolLimits;
 use crate::metric::diagnose::Limits;
 use crate::record::RunRecord;
 use crate::scenario::Plan;
+use crate::scenario::cluster::ClusterPlan;
 use crate::scenario::schema::LoadKind;
 use crate::sim::{ClientKind, Clients, HostTimes, LoadModel};
 use crate::units::SimDuration;
@@ -40,6 +44,28 @@ pub fn limits_of(plan: &Plan, run: &RunRecord) -> Limits {
             _ => None,
         },
     }
+}
+
+/// What a replica of each pool of a cluster has room for.
+pub(super) fn pool_limits(cluster: &ClusterPlan) -> BTreeMap<String, PoolLimits> {
+    let limits = cluster.served_by().iter().map(|served| {
+        let c = &served.engine.config;
+        let seats = c
+            .max_num_active_seqs
+            .map_or(c.max_num_seqs, |a| a.min(c.max_num_seqs));
+        let budget = c.max_num_scheduled_tokens.unwrap_or(c.max_num_batched_tokens);
+        let threshold = Some(c.long_prefill_token_threshold).filter(|&t| t > 0);
+        let chunk = threshold.map_or(budget, |t| t.min(budget));
+        let in_chunks = c.enable_chunked_prefill && !c.scheduler_reserve_full_isl;
+        let limits = PoolLimits {
+            seats,
+            block_size: c.block_size,
+            first_chunk: in_chunks.then_some(chunk),
+            reserved_blocks: (f64::from(c.num_gpu_blocks) * c.watermark) as u32,
+        };
+        (served.name.clone(), limits)
+    });
+    limits.collect()
 }
 
 /// Share of its cores' time that the client machine worked, from the first send to the end of the run; `None` where no

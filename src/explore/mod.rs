@@ -3,6 +3,7 @@
 mod beyond_need;
 pub mod capacity;
 pub mod cluster;
+pub mod extrapolation;
 pub mod grid;
 mod group_capacity;
 pub mod group_plan;

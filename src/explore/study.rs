@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
 
 use rayon::prelude::*;
 
 use super::beyond_need::Windowed;
 use super::capacity::{Capacity, Search, find_capacity};
 use super::cluster::{ClusterOutcome, tell_busy};
+use super::extrapolation::Extrapolation;
 use super::limits::limits_of;
 use super::load::{LoadPoint, RunOutcome};
 use super::measured::measured_span;
@@ -17,7 +17,7 @@ use super::rollouts::{RolloutFigures, rollouts};
 pub use super::stranded::is_stranded;
 use super::stranded::tell_stranded;
 use super::unreached::tell_unreached;
-use super::watched::{Watched, share_outside, step_times};
+use super::watched::{Seen, Watched, share_outside, step_times};
 use crate::input::InputError;
 use crate::metric::cluster::{ClusterSummary, GroupCapacity};
 use crate::metric::saturation::ArrivalSpan;
@@ -56,9 +56,6 @@ const PRECISION: f64 = 0.02;
 const NOT_DIAGNOSED: &str =
     "no diagnosis: it needs the gauges of every step beside the requests that wait, which were not kept";
 
-/// Why a cluster's run gets no verdict.
-const CLUSTER_NOT_DIAGNOSED: &str = "no diagnosis: what held a run back is told of replicas apart, not of a cluster's groups, queues and links";
-
 /// One simulated run and what belongs to it.
 #[derive(Debug)]
 pub struct StudyRun {
@@ -74,6 +71,8 @@ pub struct StudyRun {
     pub summary: Summary,
     /// Share of the steps whose batch lies outside what the step times were fitted to; `None` without a fit.
     pub extrapolated_share: Option<f64>,
+    /// The same of each pool, with what is left; one where replicas are run apart.
+    pub extrapolation: Vec<Extrapolation>,
 }
 
 impl StudyRun {
@@ -102,6 +101,8 @@ pub struct SummaryRun {
     pub steps: u64,
     /// As of [`StudyRun`].
     pub extrapolated_share: Option<f64>,
+    /// As of [`StudyRun`].
+    pub extrapolation: Vec<Extrapolation>,
 }
 
 impl From<StudyRun> for SummaryRun {
@@ -113,6 +114,7 @@ impl From<StudyRun> for SummaryRun {
             figures: run.figures.as_ref().map(ClusterOutcome::of),
             cluster: run.cluster,
             extrapolated_share: run.extrapolated_share,
+            extrapolation: run.extrapolation,
         }
     }
 }
@@ -120,13 +122,15 @@ impl From<StudyRun> for SummaryRun {
 /// A configuration and its machine, ready to run.
 #[derive(Debug)]
 pub struct Study {
-    plan: Plan,
+    pub(super) plan: Plan,
     /// One a pool; one where replicas are run apart.
     pub(super) machines: Vec<Machine>,
     bounds: Vec<Option<HullBounds>>,
     pace: Pace,
     /// Whether a cluster's requests run once more with equal priorities.
     pub(super) equal_priorities: bool,
+    /// What the steps of all runs so far were like, by pool.
+    pub(super) seen: Vec<Seen>,
     /// What a group of each pool carries, once it has been asked for.
     pub(super) carries: OnceLock<BTreeMap<String, GroupCapacity>>,
 }
@@ -166,10 +170,12 @@ impl Study {
         Self::on_all(vec![machine; pools], plan)
     }
 
-    fn on_all(machines: Vec<Machine>, plan: Plan) -> Self {
+    /// The plan on machines that are already known, one a pool; one where replicas are run apart.
+    pub fn on_all(machines: Vec<Machine>, plan: Plan) -> Self {
         let bounds = machines.iter().map(|m| m.hull.as_ref().map(|h| h.bounds()));
         Self {
             bounds: bounds.collect(),
+            seen: machines.iter().map(|_| Seen::default()).collect(),
             machines,
             plan,
             pace: Pace::default(),
@@ -196,11 +202,6 @@ impl Study {
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
-    }
-
-    /// What of the deployment the step times were not fitted to.
-    pub fn carried_over(&self) -> &[String] {
-        &self.machine().carried_over
     }
 
     /// Runs one replication of the plan at its own load.
@@ -235,7 +236,6 @@ impl Study {
             tell_stranded(cluster, &mut summary);
             tell_unreached(plan, record.end, &mut summary);
             tell_busy(&mut summary, cluster, record.replicas.iter().map(|r| r.busy));
-            summary.notes.push(CLUSTER_NOT_DIAGNOSED.into());
         } else {
             summary.diagnosis = Some(Diagnosis::of_run(
                 &record,
@@ -248,10 +248,15 @@ impl Study {
             diagnosis.because = LIVELOCK.into();
         }
         measures_something(plan, &summary)?;
-        let figures = match &cluster {
+        let mut figures = match &cluster {
             Some(cluster) => self.figures_of(plan, replication, (&record, cluster))?,
             None => None,
         };
+        let extrapolation = self.note_seen(&watched);
+        if let Some(figures) = &mut figures {
+            let said = extrapolation.iter().filter_map(Extrapolation::sentence);
+            figures.limitations.extend(said);
+        }
         let rollouts = cluster
             .as_ref()
             .map_or_else(Vec::new, |cluster| rollouts(plan, &record, cluster));
@@ -261,7 +266,8 @@ impl Study {
             cluster,
             figures,
             summary,
-            extrapolated_share: share_outside(watched),
+            extrapolated_share: share_outside(&watched),
+            extrapolation,
         })
     }
 
@@ -302,7 +308,7 @@ impl Study {
             let listener = Windowed::new(listener().with_attempts(), Some(under_load));
             let told = sim::fleet::run_streamed(&fleet, &step_times(&watched), requests, listener)
                 .map_err(stream_failed)?;
-            return self.summary_of(plan, told, span, share_outside(watched));
+            return self.summary_of(plan, told, span, &watched);
         }
         let told = sim::run_streamed(&world, &watched[0], requests, listener).map_err(stream_failed)?;
         let mut listeners = told.recorders.into_iter();
@@ -317,7 +323,8 @@ impl Study {
             figures: None,
             replicas: told.replicas.len(),
             steps: told.steps,
-            extrapolated_share: share_outside(watched),
+            extrapolated_share: share_outside(&watched),
+            extrapolation: self.note_seen(&watched),
         })
     }
 
@@ -327,7 +334,7 @@ impl Study {
         plan: &Plan,
         told: FleetRun<Windowed<StreamedSummary>>,
         span: Option<ArrivalSpan>,
-        extrapolated_share: Option<f64>,
+        watched: &[Watched<'_>],
     ) -> Result<SummaryRun, StudyError> {
         let Windowed { inner, busy } = told.recorder;
         let mut summary = inner.finish(told.end, &told.replicas);
@@ -344,7 +351,8 @@ impl Study {
             cluster: Some(cluster),
             replicas: told.replicas.len(),
             steps: told.steps,
-            extrapolated_share,
+            extrapolated_share: share_outside(watched),
+            extrapolation: self.note_seen(watched),
         })
     }
 
@@ -365,14 +373,13 @@ impl Study {
             .map(|(machine, bounds)| Watched {
                 inner: machine.step_time.as_ref(),
                 bounds: *bounds,
-                steps: AtomicU64::new(0),
-                outside: AtomicU64::new(0),
+                seen: Seen::default(),
             })
             .collect()
     }
 
     /// The machine that answers where replicas are run apart; of a cluster's, the first pool's.
-    fn machine(&self) -> &Machine {
+    pub(super) fn machine(&self) -> &Machine {
         &self.machines[0]
     }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::capacity::Capacity;
+use super::extrapolation::Extrapolation;
 use super::grid::{Setting, label, overrides};
 use super::load::LoadPoint;
 use super::study::{Study, StudyError};
@@ -39,6 +40,10 @@ pub struct Configuration {
     /// What of its deployment the fit does not speak for (`tp`, `dtype`, …): its step times are an extrapolation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub carried_over: Vec<String>,
+    /// Of clusters and static shapes, where the runs of all loads together, overload included, leave what the fits have
+    /// seen: axes of the batch, pool by pool, and compiled programs that were not measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extrapolated: Vec<String>,
 }
 
 impl Configuration {
@@ -112,16 +117,16 @@ fn run_one(
         Some(machine) => Ok(Study::on(machine.clone(), plan)),
         None => Study::of(plan),
     });
-    let carried_over = study
-        .as_ref()
-        .map_or_else(|_| Vec::new(), |s| s.carried_over().to_vec());
+    let carried_over = study.as_ref().map_or_else(|_| Vec::new(), Study::carried_over);
     let groups = study
         .as_ref()
         .map_or_else(|_| Vec::new(), |s| groups_of(s.plan()));
-    let outcome = match study
-        .map_err(StudyError::Input)
-        .and_then(|s| outcome_of(&s, told))
-    {
+    let outcome = study
+        .as_ref()
+        .map_err(|e| StudyError::Input(e.clone()))
+        .and_then(|study| outcome_of(study, told));
+    let extrapolated = study.as_ref().map_or_else(|_| Vec::new(), extrapolated_in);
+    let outcome = match outcome {
         Ok(outcome) => outcome,
         Err(StudyError::Input(reason)) => ConfigurationOutcome::Infeasible(reason.to_string()),
         Err(StudyError::Sim(reason @ SimError::Stuck { .. })) => {
@@ -135,7 +140,21 @@ fn run_one(
         groups,
         outcome,
         carried_over,
+        extrapolated,
     })
+}
+
+/// Batches of replicas apart are told by the share of their steps.
+fn extrapolated_in(study: &Study) -> Vec<String> {
+    let is_cluster = study.plan().is_cluster();
+    let told = study.extrapolation().into_iter();
+    let told = told.filter(|e| is_cluster || e.derived_programs.is_some());
+    told.map(|e| Extrapolation {
+        carried_over: Vec::new(),
+        ..e
+    })
+    .flat_map(|e| e.marks())
+    .collect()
 }
 
 fn groups_of(plan: &Plan) -> Vec<(String, u32)> {

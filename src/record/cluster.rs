@@ -28,6 +28,10 @@ pub struct JobRecord {
     pub group: Option<u32>,
     /// Group that did its prefill, if another one.
     pub prefill_group: Option<u32>,
+    /// When it was handed to the group that decodes it, its prompt computed elsewhere.
+    pub handed: Option<SimTime>,
+    /// When its KV began to move.
+    pub transfer_start: Option<SimTime>,
     /// When its KV had been moved.
     pub transfer: Option<SimTime>,
     /// When it had its terminal state, as the gateway knew it; none if that was not kept.

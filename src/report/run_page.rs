@@ -1,5 +1,6 @@
 //! The page of simulated runs of one scenario.
 
+use super::compare::intervals_table;
 use super::context::{context, footer, question};
 use super::figures::{Curve, Distribution};
 use super::html::{Block, Page, Section};
@@ -14,6 +15,7 @@ use crate::metric::latency::ttft_sample;
 use crate::metric::tokens::TokenGaps;
 use crate::record::RunRecord;
 use crate::scenario::Plan;
+use crate::verify::predicted::Prediction;
 
 /// Points of a distribution curve.
 const POINTS: usize = 400;
@@ -74,6 +76,7 @@ pub fn run_page(
     runs: &[StudyRun],
     plots: &[(&'static str, Plot)],
     of_cluster: &[(&'static str, Plot)],
+    intervals: &Prediction,
 ) -> Page {
     let view = plan.view();
     let mut sections: Vec<Section> = runs
@@ -107,6 +110,7 @@ pub fn run_page(
         };
         sections.push(Section { heading, ..section });
     }
+    sections.extend(intervals_section(intervals));
     sections.push(Section {
         heading: "Distributions".into(),
         blocks: plots.iter().map(|(_, plot)| Block::Plot(plot.clone())).collect(),
@@ -123,6 +127,17 @@ pub fn run_page(
         limitations,
         footer: footer(),
     }
+}
+
+/// The intervals, and what there is to say of them.
+fn intervals_section(intervals: &Prediction) -> Option<Section> {
+    let table = (!intervals.figures.is_empty()).then(|| Block::Table(intervals_table(&intervals.figures)));
+    let notes = intervals.notes.iter().cloned().map(Block::Text);
+    let blocks: Vec<Block> = table.into_iter().chain(notes).collect();
+    (!blocks.is_empty()).then(|| Section {
+        heading: "How sure this is".into(),
+        blocks,
+    })
 }
 
 /// A word on batches outside of what the step times were fitted to.

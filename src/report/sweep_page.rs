@@ -10,7 +10,7 @@ use super::limited_by;
 use super::plot::Plot;
 use super::run_page::extrapolation_note;
 use super::table::{Cell, Column, Table};
-use crate::explore::capacity::{Capacity, Limit};
+use crate::explore::capacity::{Capacity, CapacityInterval, Limit};
 use crate::explore::grid::axis_names;
 use crate::explore::load::{LoadPoint, RunOutcome};
 use crate::explore::sweep::{Configuration, ConfigurationOutcome};
@@ -50,6 +50,10 @@ fn table_with(configurations: &[Configuration], of_cluster: &ClusterColumns) -> 
     if any_carried {
         columns.push(Column::plain("carried over"));
     }
+    let any_extrapolated = configurations.iter().any(|c| !c.extrapolated.is_empty());
+    if any_extrapolated {
+        columns.push(Column::plain("extrapolated in"));
+    }
     let remarks: Vec<String> = configurations.iter().map(remarks).collect();
     let any_remark = remarks.iter().any(|r| !r.is_empty());
     if any_remark {
@@ -61,6 +65,7 @@ fn table_with(configurations: &[Configuration], of_cluster: &ClusterColumns) -> 
         row.extend(of_cluster.cells(configuration, reference_point(configuration)));
         row.extend(any_limit.then(|| limit.map(limited_by::name).into()));
         row.extend(any_carried.then(|| configuration.carried_over.join(", ").into()));
+        row.extend(any_extrapolated.then(|| in_short(&configuration.extrapolated).into()));
         row.extend(any_remark.then(|| remark.into()));
         table.push(row);
     }
@@ -330,9 +335,52 @@ pub fn verdict(plan: &Plan, configurations: &[Configuration]) -> Vec<String> {
             best.carried_over.join(", ")
         ));
     }
+    if !best.extrapolated.is_empty() {
+        lines.push(format!(
+            "It leaves what the fit has seen (extrapolation) in {}.",
+            best.extrapolated.join(", ")
+        ));
+    }
+    lines.extend(capacity.interval.as_ref().map(interval_text));
     lines.extend(not_told_apart(best, configurations));
     lines.extend(to_verify(capacity));
     lines
+}
+
+/// Marks of extrapolation for a narrow column: of each pool how many there are, and the only one by its name.
+fn in_short(marks: &[String]) -> String {
+    let mut pools: Vec<(&str, Vec<&str>)> = Vec::new();
+    for mark in marks {
+        let (pool, matter) = mark.split_once(": ").unwrap_or(("", mark));
+        match pools.iter_mut().find(|(name, _)| *name == pool) {
+            Some((_, matters)) => matters.push(matter),
+            None => pools.push((pool, vec![matter])),
+        }
+    }
+    let of_pool = pools
+        .into_iter()
+        .map(|(pool, matters)| match (pool, matters.as_slice()) {
+            ("", matters) => matters.join(", "),
+            (pool, [matter]) => format!("{pool}: {matter}"),
+            (pool, matters) => format!("{pool}: {} matters", matters.len()),
+        });
+    of_pool.collect::<Vec<_>>().join("; ")
+}
+
+/// How sure the capacity is.
+fn interval_text(interval: &CapacityInterval) -> String {
+    let mut text = format!(
+        "By {} draws of the fits behind its step times, 90 % interval of that capacity: {} requests/s",
+        interval.draws,
+        range(interval.lo_rps, interval.hi_rps)
+    );
+    if interval.carry_nothing > 0 {
+        text += &format!("; {} carry not even the lowest load", interval.carry_nothing);
+    }
+    if interval.carry_all > 0 {
+        text += &format!("; {} carry every load of the range", interval.carry_all);
+    }
+    text + "."
 }
 
 /// Configurations whose capacity lies within the region in which the best one's is known.
@@ -428,6 +476,13 @@ pub fn sweep_limitations(plan: &Plan, configurations: &[Configuration]) -> Vec<S
              names what of each the fit does not speak for",
             configurations.len()
         ));
+    }
+    if plan.is_cluster() {
+        limitations.push(
+            "figures of a sweep have no intervals: how far the fits behind step times may be off is told for a run of one \
+             configuration (simulate), and with --intervals for the best capacity"
+                .into(),
+        );
     }
     limitations.push(
         "the knee is read off simulated loads by Kleinrock's power; the interval holds for the seeds that were \

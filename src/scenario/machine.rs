@@ -31,6 +31,8 @@ pub struct Machine {
     pub limitations: Vec<String>,
     /// What of the deployment the fit does not speak for (`tp`, `dtype`, …): its step times are carried over.
     pub carried_over: Vec<String>,
+    /// Of static shapes: compiled programs that were not measured on such a deployment, and all.
+    pub derived_programs: Option<[u64; 2]>,
 }
 
 /// The folder of fits in the current one.
@@ -259,6 +261,7 @@ pub fn of_static_shapes(
     let beyond: Vec<String> = fit.beyond(deployment).into_iter().collect();
     let mut limitations = carried_over(&fit.name, &beyond);
     let derived = times.derived_programs().count();
+    let derived_programs = Some([derived as u64, times.programs() as u64]);
     if derived > 0 && !fit.programs.is_empty() {
         limitations.push(format!(
             "{derived} of {} compiled programs were not measured on a deployment like this one; their times are \
@@ -274,6 +277,7 @@ pub fn of_static_shapes(
         hull: None,
         limitations,
         carried_over: beyond,
+        derived_programs,
     })
 }
 
@@ -337,6 +341,7 @@ pub fn of_roofline(
         hull: Some(Hull { ranges }),
         limitations,
         carried_over: beyond,
+        derived_programs: None,
     })
 }
 
@@ -362,6 +367,7 @@ pub fn of_fit(fit: &Fit, path: &Path) -> Result<Machine, InputError> {
         hull: Some(fit.hull.clone()),
         limitations: Vec::new(),
         carried_over: Vec::new(),
+        derived_programs: None,
     })
 }
 

@@ -321,6 +321,7 @@ impl Plan {
                 hull: None,
                 limitations: Vec::new(),
                 carried_over: Vec::new(),
+                derived_programs: None,
             }),
             StepTimeSource::Fit(path) => {
                 self.require_fit()?;

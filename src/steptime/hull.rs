@@ -166,6 +166,34 @@ impl HullBounds {
         steps - above.saturating_sub(below)
     }
 
+    /// As [`HullBounds::outside`], of each axis by itself, in the order of [`axis_names`].
+    pub fn outside_by_axis(&self, batch: &BatchShape, steps: u32) -> [u32; 10] {
+        let growth = batch.growth();
+        let axes_at = |step| axes_with(batch, batch.contexts_after(growth, step));
+        let is_left = |axis: usize, value: Option<f64>, below: bool| {
+            value.is_some_and(|v| match self.0[axis] {
+                None => true,
+                Some((low, high)) => {
+                    if below {
+                        v < low
+                    } else {
+                        v > high
+                    }
+                }
+            })
+        };
+        let (first, last) = (axes_at(0), axes_at(steps.saturating_sub(1)));
+        std::array::from_fn(|axis| {
+            let is_outside = is_left(axis, first[axis].1, true) || is_left(axis, last[axis].1, false);
+            if !is_outside {
+                return 0;
+            }
+            let below = first_step(steps, |step| !is_left(axis, axes_at(step)[axis].1, true));
+            let above = first_step(steps, |step| is_left(axis, axes_at(step)[axis].1, false));
+            steps - above.saturating_sub(below)
+        })
+    }
+
     /// No axis lies below its range.
     fn reached_by(&self, axes: &[(&str, Option<f64>); 10]) -> bool {
         self.all(axes, |v, (low, _)| low <= v)
@@ -255,10 +283,12 @@ mod tests {
                 batch.add_prefill(1 + computed / 9, computed);
                 batch
             };
-            let bounds = Hull::of(&[decode(1, low), decode(4, high), mixed(low), mixed(high)]).bounds();
+            let hull = Hull::of(&[decode(1, low), decode(4, high), mixed(low), mixed(high)]);
+            let bounds = hull.bounds();
             let mut batch = BatchShape::default();
             rows.iter().for_each(|&(tokens, computed)| batch.add_decode(tokens, computed));
             chunk.iter().for_each(|&(tokens, computed)| batch.add_prefill(tokens, computed));
+            let start = batch.clone();
             let counted = bounds.outside(&batch, steps);
             let mut one_by_one = 0;
             for _ in 0..steps {
@@ -266,6 +296,16 @@ mod tests {
                 batch.advance(1);
             }
             proptest::prop_assert_eq!(counted, one_by_one);
+            batch.clone_from(&start);
+            let mut by_axis = [0; 10];
+            for _ in 0..steps {
+                for exceeded in hull.exceeded(&batch) {
+                    let axis = axis_names().iter().position(|&name| name == exceeded.axis).unwrap();
+                    by_axis[axis] += 1;
+                }
+                batch.advance(1);
+            }
+            proptest::prop_assert_eq!(hull.bounds().outside_by_axis(&start, steps), by_axis);
         }
     }
 }

@@ -393,6 +393,26 @@ impl Guises {
             .collect()
     }
 
+    /// As [`Guises::others_at`], only the first `n`, their speeds spread out to as much as those of all.
+    pub fn fewer_at(&self, reach: f64, n: usize) -> Vec<MachineModel> {
+        let mut others = self.others_at(reach);
+        let spread = |models: &[MachineModel]| {
+            let squares: f64 = models.iter().map(|m| m.speed.ln().powi(2)).sum();
+            (squares / models.len().max(1) as f64).sqrt()
+        };
+        let whole = spread(&others);
+        if n < others.len() {
+            others.truncate(n);
+            let part = spread(&others);
+            if part > 0.0 {
+                others
+                    .iter_mut()
+                    .for_each(|m| m.speed = m.speed.powf(whole / part));
+            }
+        }
+        others
+    }
+
     /// Relative scatter of a figure beside that of the speed of its run.
     pub fn misfit(&self, metric: &str, stat: &str) -> f64 {
         let of = |stat: &str| {

@@ -11,6 +11,15 @@ const Z90: f64 = 1.645;
 /// scatter of `misfit`. Either side is at least as wide as the misfit alone; near a knee the upper side may be many
 /// times the lower one. `None` without a usable figure.
 pub fn interval(central: f64, draws: &[f64], misfit: f64) -> Option<(f64, f64)> {
+    around(central, draws, misfit, quantile)
+}
+
+/// As [`interval`]; of fewer than 16 draws it ends at the outermost ones, which lie about where the quantiles do.
+pub fn interval_of_few(central: f64, draws: &[f64], misfit: f64) -> Option<(f64, f64)> {
+    around(central, draws, misfit, end)
+}
+
+fn around(central: f64, draws: &[f64], misfit: f64, quantile: fn(&[f64], f64) -> f64) -> Option<(f64, f64)> {
     if !(central.is_finite() && central > 0.0) {
         return None;
     }
@@ -32,10 +41,35 @@ pub fn interval(central: f64, draws: &[f64], misfit: f64) -> Option<(f64, f64)> 
     ))
 }
 
+/// The 90 % interval of a figure that need not be above 0, such as a share or a number of groups: the 5th and 95th
+/// percentile of what the draws predict (of few draws, the outermost), wide enough to hold `central`. A draw of infinity
+/// is one without an end, and so may the interval be.
+pub fn plain_interval(central: f64, draws: &[f64]) -> (f64, f64) {
+    let mut sorted: Vec<f64> = draws.iter().copied().filter(|d| !d.is_nan()).collect();
+    sorted.sort_by(f64::total_cmp);
+    if sorted.is_empty() {
+        return (central, central);
+    }
+    (end(&sorted, 0.05).min(central), end(&sorted, 0.95).max(central))
+}
+
+/// From so many draws on the ends of an interval are quantiles between them.
+const MANY_DRAWS: usize = 16;
+
+fn end(sorted: &[f64], q: f64) -> f64 {
+    if sorted.len() < MANY_DRAWS {
+        return quantile(sorted, q.round());
+    }
+    quantile(sorted, q)
+}
+
 fn quantile(sorted: &[f64], q: f64) -> f64 {
     let rank = q * (sorted.len() - 1) as f64;
-    let (below, above) = (rank.floor() as usize, rank.ceil() as usize);
-    sorted[below] + (sorted[above] - sorted[below]) * rank.fract()
+    let (below, above) = (sorted[rank.floor() as usize], sorted[rank.ceil() as usize]);
+    if below.is_infinite() {
+        return below;
+    }
+    below + (above - below) * rank.fract()
 }
 
 /// `n` factors on the step time of a run as a whole, log-normal with standard deviation `log_sd`: in pairs of
@@ -69,6 +103,26 @@ mod tests {
         assert!(hi2 > 30.0, "{hi2}");
         assert_relative_eq!(lo2, lo, max_relative = 1e-12);
         assert_eq!(interval(f64::NAN, &[], 0.1), None);
+    }
+
+    #[test]
+    fn figures_that_may_be_0_or_without_end_have_intervals_too() {
+        let draws: Vec<f64> = (0..16).map(|i| f64::from(i) / 10.0).collect();
+        let (lo, hi) = plain_interval(0.9, &draws);
+        assert_relative_eq!(lo, 0.075, max_relative = 1e-12);
+        assert_relative_eq!(hi, 1.425, max_relative = 1e-12);
+        let (_, hi) = plain_interval(3.0, &draws);
+        assert_relative_eq!(hi, 3.0, max_relative = 1e-12);
+        assert_eq!(plain_interval(3.0, &[]), (3.0, 3.0));
+        let open: Vec<f64> = (0..16)
+            .map(|i| if i < 13 { 1.0 } else { f64::INFINITY })
+            .collect();
+        assert_eq!(plain_interval(1.0, &open), (1.0, f64::INFINITY));
+        assert_eq!(
+            plain_interval(0.5, &[0.2, 0.4, 0.6, 0.8]),
+            (0.2, 0.8),
+            "few: the outermost"
+        );
     }
 
     #[test]

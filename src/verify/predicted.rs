@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::guises::{Guises, MachineModel};
+use super::guises::{GUISES, Guises, MachineModel};
 use super::interval::interval;
 use super::watch::{Scaled, Watch};
 use crate::calibrate::repeats::figures;
@@ -15,8 +15,15 @@ use crate::input::InputError;
 use crate::scenario::Plan;
 use crate::scenario::machine::Machine;
 use crate::scenario::plan::StepTimeSource;
-use crate::steptime::{AnyFit, BatchShape, StepTime};
+use crate::steptime::{AnyFit, BatchShape, Deployment, StepTime};
 use crate::units::SimDuration;
+
+mod capacity;
+mod cluster;
+mod figures;
+mod pools;
+
+pub use capacity::capacity_interval;
 
 /// A predicted figure with what is not known of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -35,33 +42,68 @@ pub struct PredictedFigure {
     pub extrapolated: Vec<String>,
 }
 
-/// Intervals of the figures of `run`, the plan's first replication. `None` where the plan states its costs: they are
+/// In how many guises a run is repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Draws {
+    /// As many as there are; of a cluster's run fewer or none where it is large.
+    #[default]
+    Auto,
+    /// In none: no intervals.
+    Off,
+    /// In so many, from [`FEWEST_DRAWS`] to [`GUISES`].
+    Of(u8),
+}
+
+/// Fewer draws say nothing of the ends of an interval.
+pub const FEWEST_DRAWS: u8 = 8;
+
+/// What a scenario's figures come to in the guises of its fits.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Prediction {
+    /// The figures; none where there are no intervals.
+    pub figures: Vec<PredictedFigure>,
+    /// Guises beside the best one that they come from.
+    pub draws: usize,
+    /// What there is to say of them, or why there are none.
+    pub notes: Vec<String>,
+}
+
+impl Prediction {
+    /// No intervals.
+    fn none(why: impl Into<String>) -> Self {
+        Self {
+            notes: vec![format!("no intervals: {}", why.into())],
+            ..Self::default()
+        }
+    }
+}
+
+/// Why stated step times have no interval.
+const STATED: &str = "step times are stated, not fitted, and are taken at their word";
+
+/// Intervals of the figures of `run`, the plan's first replication; none where the plan states its costs: they are
 /// taken at their word.
 ///
 /// # Errors
-/// [`StudyError`] when the fit cannot be read or a guise cannot be run.
-pub fn predicted(plan: &Plan, run: &StudyRun) -> Result<Option<Vec<PredictedFigure>>, StudyError> {
-    let StepTimeSource::Fit(path) = &plan.step_time_source else {
-        return Ok(None);
-    };
-    if plan.is_cluster() {
-        // A guise is one machine's; pools may have several.
-        return Ok(None);
+/// [`StudyError`] when a fit cannot be read or the best guise cannot be run.
+pub fn predicted(plan: &Plan, run: &StudyRun, draws: Draws) -> Result<Prediction, StudyError> {
+    if draws == Draws::Off {
+        return Ok(Prediction::none("they were not asked for"));
     }
-    let guises = match (AnyFit::read(path)?, plan.deployment()) {
-        (AnyFit::Linear(fit), _) => Guises::of_linear(&fit, path)?,
-        (AnyFit::Roofline(fit), Some(deployment)) => Guises::roofline(&fit, path, deployment, true)?,
-        (AnyFit::StaticShape(fit), Some(deployment)) => Guises::static_shape(&fit, path, deployment, true)?,
-        (AnyFit::Roofline(_) | AnyFit::StaticShape(_), None) => {
-            return Err(InputError::new(plan.origin(), "names no model and accelerator")
-                .at("system")
-                .into());
-        }
+    if plan.is_cluster() {
+        return cluster::predicted(plan, run, draws);
+    }
+    let Some(guises) = guises_of(&plan.step_time_source, plan.deployment(), plan.origin())? else {
+        return Ok(Prediction::none(STATED));
     };
     let watch = Arc::new(Watch::of(&guises));
     Study::on(machine(&guises.best, Some(watch.clone())), plan.clone()).run(0)?;
+    let drawn = match draws {
+        Draws::Of(n) => usize::from(n),
+        Draws::Auto | Draws::Off => GUISES,
+    };
     let others = guises
-        .others_at(watch.reach())
+        .fewer_at(watch.reach(), drawn)
         .par_iter()
         .map(|other| {
             let study = Study::on(machine(other, None), plan.clone());
@@ -88,7 +130,31 @@ pub fn predicted(plan: &Plan, run: &StudyRun) -> Result<Option<Vec<PredictedFigu
             }
         })
         .collect();
-    Ok(Some(predicted))
+    Ok(Prediction {
+        figures: predicted,
+        draws: others.len(),
+        notes: Vec::new(),
+    })
+}
+
+/// The guises of the fit that step times come from; `None` where they are stated.
+fn guises_of(
+    source: &StepTimeSource,
+    deployment: Option<&Deployment>,
+    origin: &str,
+) -> Result<Option<Guises>, InputError> {
+    let StepTimeSource::Fit(path) = source else {
+        return Ok(None);
+    };
+    let guises = match (AnyFit::read(path)?, deployment) {
+        (AnyFit::Linear(fit), _) => Guises::of_linear(&fit, path)?,
+        (AnyFit::Roofline(fit), Some(deployment)) => Guises::roofline(&fit, path, deployment, true)?,
+        (AnyFit::StaticShape(fit), Some(deployment)) => Guises::static_shape(&fit, path, deployment, true)?,
+        (AnyFit::Roofline(_) | AnyFit::StaticShape(_), None) => {
+            return Err(InputError::new(origin, "names no model and accelerator").at("system"));
+        }
+    };
+    Ok(Some(guises))
 }
 
 /// A guise as the machine of a plan.
@@ -103,6 +169,7 @@ fn machine(model: &MachineModel, watch: Option<Arc<Watch>>) -> Machine {
         hull: None,
         limitations: Vec::new(),
         carried_over: Vec::new(),
+        derived_programs: None,
     }
 }
 

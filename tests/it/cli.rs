@@ -5,6 +5,7 @@ mod calibrate;
 mod calibrate_kernels;
 mod cluster;
 mod cluster_refusals;
+mod cluster_trust;
 mod compare;
 mod conform;
 mod explain;

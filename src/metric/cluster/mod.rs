@@ -4,6 +4,7 @@
 mod conserving;
 mod curve;
 mod demand;
+mod diagnosis;
 mod faults;
 mod good;
 mod groups;
@@ -30,6 +31,10 @@ use crate::units::{SimDuration, SimTime};
 
 pub use conserving::WorkConservation;
 pub use demand::{Demand, DemandBy, GroupBound, GroupCapacity, GroupNeeds, LinkFigures};
+pub use diagnosis::{
+    BothWays, BusiestLink, ClusterDiagnosis, ClusterLimit, Place, PlaceFigures, PoolLimits, PoolQueues,
+    Role as PoolRole, TransferFigures,
+};
 pub use faults::{FaultFigures, Recovery};
 pub use groups::{DummyFigures, GroupFigures, PoolFigures, Served, names};
 pub use money::{busy_share, streamed_account};
@@ -91,6 +96,9 @@ pub struct ClusterSummary {
     pub cost: Option<Cost>,
     /// What it burnt; null when a pool's accelerators have no power model.
     pub energy: Option<Energy>,
+    /// What limits it; null where steps were not kept.
+    #[serde(default)]
+    pub diagnosis: Option<ClusterDiagnosis>,
     /// Events of the timeline by kind.
     pub events: BTreeMap<String, u64>,
     /// What these figures do not say.
@@ -240,9 +248,11 @@ impl ClusterSummary {
             energy: money::energy(run, cluster, options, &served)?,
             outcomes,
             pools,
+            diagnosis: None,
             events,
             limitations: Vec::new(),
         };
+        summary.diagnosis = ClusterDiagnosis::of(run, cluster, options, &summary);
         summary.limitations = limitations(&summary, run, cluster, options);
         Ok(summary)
     }

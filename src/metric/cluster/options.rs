@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::demand::GroupCapacity;
+use super::diagnosis::PoolLimits;
 use crate::metric::cost::{InstancePrice, OtherCost};
 use crate::metric::energy::{Dynamic, PowerModel, Pue};
 use crate::metric::fairness::TokenWeights;
 use crate::metric::goodput::Slo;
+use crate::metric::window::Window;
 use crate::profile::accelerator::Accelerator;
 use crate::profile::instance::Instance;
 use crate::units::SimDuration;
@@ -44,6 +46,12 @@ pub struct ClusterOptions {
     pub token_weights: TokenWeights,
     /// KV of one token over all ranks of its group, bytes; none leaves KV byte-seconds out.
     pub kv_bytes_per_token: Option<f64>,
+    /// What a replica of each pool has room for, by name; a pool without it leaves the diagnosis out.
+    pub limits: BTreeMap<String, PoolLimits>,
+    /// Clients of a closed loop.
+    pub concurrency: Option<u32>,
+    /// What the diagnosis judges.
+    pub measured: Window,
 }
 
 impl Default for ClusterOptions {
@@ -62,6 +70,9 @@ impl Default for ClusterOptions {
             tenants: BTreeMap::new(),
             token_weights: TokenWeights::default(),
             kv_bytes_per_token: None,
+            limits: BTreeMap::new(),
+            concurrency: None,
+            measured: Window::WHOLE,
         }
     }
 }

@@ -119,7 +119,7 @@ impl ClientView {
     }
 
     /// The time in which load was offered, inside the window.
-    pub(super) fn judged(&self, window: &Window) -> (SimTime, SimTime) {
+    pub(in crate::metric) fn judged(&self, window: &Window) -> (SimTime, SimTime) {
         let first = self.spans.iter().map(ClientSpan::begin).min().unwrap_or_default();
         let last_sent = self.spans.iter().filter_map(|s| s.sent).max().unwrap_or_default();
         let last_end = self.in_flight().map(|(_, end)| end).max().unwrap_or_default();
@@ -138,7 +138,7 @@ impl ClientView {
 
     /// Mean requests in flight over the second and over the last quarter of the judged time, when the later exceeds
     /// the earlier beyond chance: the server served less than came.
-    pub(super) fn growth(&self, (from, to): (SimTime, SimTime)) -> Option<(f64, f64)> {
+    pub(in crate::metric) fn growth(&self, (from, to): (SimTime, SimTime)) -> Option<(f64, f64)> {
         let quarter = to.since(from).as_nanos() / 4;
         let inside = |t: SimTime| from <= t && t <= to;
         let arrivals = self.spans.iter().filter(|s| s.sent.is_some_and(inside)).count();
@@ -159,7 +159,7 @@ impl ClientView {
 
 /// How many were there over an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Presence {
+pub(in crate::metric) struct Presence {
     /// Their number, integrated over time, in nanoseconds.
     pub integral: u128,
     /// Time in which there was any, in nanoseconds.
@@ -167,7 +167,7 @@ pub(super) struct Presence {
 }
 
 /// Of spans in any order, the parts inside the interval. Spans that end before they start are empty.
-pub(super) fn presence(
+pub(in crate::metric) fn presence(
     spans: impl Iterator<Item = (SimTime, SimTime)>,
     (from, to): (SimTime, SimTime),
 ) -> Presence {

@@ -24,7 +24,7 @@ pub use server::ServerView;
 use super::window::Window;
 use crate::record::RunRecord;
 use crate::units::SimTime;
-use client::presence;
+pub(in crate::metric) use client::presence;
 use judge::Facts;
 use server::Shares;
 

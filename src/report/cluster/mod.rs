@@ -1,5 +1,6 @@
 //! A cluster's run for people: tables, plots, a section of the page, files of the run folder.
 
+mod diagnosis;
 mod files;
 mod money;
 mod plots;
@@ -35,6 +36,7 @@ pub fn all_tables(summary: &ClusterSummary, rollouts: &[RolloutFigures]) -> Vec<
     if summary.groups.len() <= tables::FEW_GROUPS {
         all.extend([tables::groups(summary), tables::group_phases(summary)]);
     }
+    all.extend(diagnosis::tables(summary));
     all.extend(tables::dummies(summary));
     all.push(tables::demand(summary));
     all.extend(tables::needs(summary));

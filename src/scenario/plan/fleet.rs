@@ -48,6 +48,15 @@ impl Plan {
             .map(Some)
     }
 
+    /// A machine as that of a pool by its number: at the clock and the power cap that the pool has.
+    pub fn clocked(&self, pool: usize, machine: Machine) -> Machine {
+        let cluster = self.cluster.as_ref();
+        match cluster.and_then(|c| Some((c, c.served_by().get(pool)?))) {
+            Some((cluster, served)) => clocked(machine, &served.name, cluster.accounts()),
+            None => machine,
+        }
+    }
+
     /// The engines that a request goes through, and whether each computes the prompt alone.
     pub(in crate::scenario) fn engines(&self) -> impl Iterator<Item = (&VllmConfig, bool)> {
         let pools = self

@@ -1,6 +1,6 @@
 //! What results of a plan must say about their own limits.
 
-use super::{Plan, StepTimeSource, WorkSource};
+use super::{Plan, WorkSource};
 use crate::profile::Facts;
 use crate::scenario::machine::Machine;
 use crate::sim::HostTimes;
@@ -49,13 +49,6 @@ impl Plan {
                 .filter(|l| !out.contains(l))
                 .collect();
             out.extend(new);
-        }
-        let is_fitted = |source: &StepTimeSource| matches!(source, StepTimeSource::Fit(_));
-        if self.is_cluster() && is_fitted(&self.step_time_source) {
-            out.push(
-                "no intervals: how far a fit may be off is carried to runs of one machine, not of pools"
-                    .to_owned(),
-            );
         }
         out.extend(
             self.cluster()

@@ -147,6 +147,7 @@ impl<R: Recorder> Fleet<'_, R> {
             transfer: None,
             is_done: false,
         };
+        self.jobs.get(job).told.handed = Some(self.kernel.now());
         let reader = self.send_attempt(job, group, Leg::Decode, Some(reading));
         if let Some(held) = &mut self.attempts.get(place).held {
             held.reader = Some(reader);
@@ -196,8 +197,13 @@ impl<R: Recorder> Fleet<'_, R> {
         let pool = &self.config.pools[self.groups[group as usize].pool];
         let bytes = u64::from(load.blocks) * pool.block_bytes;
         let path = self.path(source, group);
-        let id = self.network.start(self.kernel.now(), &path, bytes, None);
+        let now = self.now();
+        let id = self.network.start(now, &path, bytes, None);
         self.transfers.insert(id, place);
+        let job = self.attempts.get(place).job;
+        if !self.jobs.has_ended(job) {
+            self.jobs.get(job).told.transfer_start = Some(now);
+        }
         if let Some(reading) = &mut self.attempts.get(place).reading {
             reading.transfer = Some(id);
         }

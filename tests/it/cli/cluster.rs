@@ -257,7 +257,7 @@ fn shipped(name: &str, set: &str) -> serde_json::Value {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
     let scenario = repository(&format!("scenarios/{name}"));
-    let line = format!("simulate {{}} {set} -o {{}}");
+    let line = format!("simulate {{}} {set} --intervals off -o {{}}");
     run_line(&line, &[&scenario, &out]).with_code(0);
     cluster_json(&out)
 }

@@ -311,9 +311,9 @@ fn every_shipped_scenario_runs_and_completes_what_it_offers() {
         let out = dir.path().join(path.file_stem().unwrap());
         // The first requests of the week stand for all of it.
         let line = if path.ends_with("week.yaml") {
-            "simulate {} -o {} --json --set workload.synthetic.num_requests=5000"
+            "simulate {} -o {} --json --intervals off --set workload.synthetic.num_requests=5000"
         } else {
-            "simulate {} -o {} --json"
+            "simulate {} -o {} --json --intervals off"
         };
         let summaries = run_line(line, &[&path, &out]).with_code(0).json();
         for summary in summaries.as_array().unwrap() {
