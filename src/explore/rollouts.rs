@@ -1,5 +1,7 @@
 //! What a rollout did to requests: each revision before, during and after it.
 
+use std::collections::BTreeMap;
+
 use super::outcome::summary_options;
 use crate::cluster::lifecycle::Phase;
 use crate::metric::latency::ttft;
@@ -156,7 +158,8 @@ impl Judge<'_> {
 
     fn served(&self, pool: u32, began: SimTime, ended: Option<SimTime>) -> Vec<RevisionFigures> {
         let gaps = TokenGaps::new(self.run, self.slo.gap_limit_ns());
-        let mut rows: Vec<((Period, Option<u32>), Vec<(&RequestRecord, Option<u32>)>)> = Vec::new();
+        // Nobody's requests come last in each period.
+        let mut rows = BTreeMap::<(Period, bool, Option<u32>), Vec<(&RequestRecord, Option<u32>)>>::new();
         for (request, job) in self.run.requests.iter().zip(&self.cluster.jobs) {
             if request.status == Status::Surplus {
                 continue;
@@ -172,16 +175,11 @@ impl Judge<'_> {
             if revision.is_none() && job.group.is_some() {
                 continue;
             }
-            let key = (period, revision);
-            match rows.iter_mut().find(|row| row.0 == key) {
-                Some(row) => row.1.push((request, group)),
-                None => rows.push((key, vec![(request, group)])),
-            }
+            let row = rows.entry((period, revision.is_none(), revision)).or_default();
+            row.push((request, group));
         }
-        // Nobody's requests come last in each period.
-        rows.sort_by_key(|((period, revision), _)| (*period, revision.is_none(), *revision));
         rows.into_iter()
-            .map(|((period, revision), requests)| self.figures(period, revision, &requests, &gaps))
+            .map(|((period, _, revision), requests)| self.figures(period, revision, &requests, &gaps))
             .collect()
     }
 

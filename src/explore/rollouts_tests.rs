@@ -23,6 +23,7 @@ fn group(revision: u32, phases: &[(u64, Phase)]) -> GroupRecord {
         replicas: vec![0],
         revision,
         phases: phases.iter().map(|&(s, phase)| (at(s), phase)).collect(),
+        cached_tokens_lost: 0,
     }
 }
 

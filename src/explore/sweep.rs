@@ -129,9 +129,9 @@ fn run_one(
     let outcome = match outcome {
         Ok(outcome) => outcome,
         Err(StudyError::Input(reason)) => ConfigurationOutcome::Infeasible(reason.to_string()),
-        Err(StudyError::Sim(reason @ SimError::Stuck { .. })) => {
-            ConfigurationOutcome::Infeasible(reason.to_string())
-        }
+        Err(StudyError::Sim(
+            reason @ (SimError::Stuck { .. } | SimError::OnlyControl { .. } | SimError::TooManyGroups { .. }),
+        )) => ConfigurationOutcome::Infeasible(reason.to_string()),
         Err(other) => return Err(other),
     };
     Ok(Configuration {

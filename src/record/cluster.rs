@@ -28,9 +28,10 @@ pub struct JobRecord {
     pub group: Option<u32>,
     /// Group that did its prefill, if another one.
     pub prefill_group: Option<u32>,
-    /// When it was handed to the group that decodes it, its prompt computed elsewhere.
+    /// When it was handed to the group that decodes it, its prompt computed elsewhere; with push, when the prompt was
+    /// computed.
     pub handed: Option<SimTime>,
-    /// When its KV began to move.
+    /// When its KV began to move; with push, what was left of it when the prompt was computed.
     pub transfer_start: Option<SimTime>,
     /// When its KV had been moved.
     pub transfer: Option<SimTime>,

@@ -109,9 +109,13 @@ impl<R: Recorder> Fleet<'_, R> {
         let job = self.attempts.get(place).job;
         if !self.jobs.has_ended(job) && self.jobs.get(job).places.contains(&place) {
             let record = self.attempts.live(place).record.clone();
+            let now = self.now();
+            let has_room = self.pushes.get(&place).is_some_and(|p| p.knows_blocks());
             let j = self.jobs.get(job);
             j.places.retain(|&p| p != place);
             j.prefilled = Some(record);
+            j.told.handed = Some(now);
+            j.told.transfer_start = has_room.then_some(now);
         }
         let is_written = self.pushes.get(&place).is_some_and(Push::is_done);
         let reader = self.pushed_prefill_ended(place);

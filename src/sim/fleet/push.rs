@@ -48,6 +48,11 @@ impl Push {
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
+
+    /// The decode group has told its blocks.
+    pub fn knows_blocks(&self) -> bool {
+        self.prompt.total_bytes().is_some()
+    }
 }
 
 impl<R: Recorder> Fleet<'_, R> {
@@ -146,6 +151,11 @@ impl<R: Recorder> Fleet<'_, R> {
         match push.state {
             State::Open => {
                 let begins = push.prompt.hears(wanted, now);
+                let job = self.attempts.get(to).job;
+                if !self.jobs.has_ended(job) {
+                    let told = &mut self.jobs.get(job).told;
+                    told.transfer_start = told.handed.map(|_| now);
+                }
                 if load.blocks == 0 {
                     self.push_done(from);
                 } else {
