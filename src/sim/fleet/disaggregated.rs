@@ -150,6 +150,7 @@ impl<R: Recorder> Fleet<'_, R> {
             load: None,
             transfer: None,
             is_done: false,
+            is_begun: true,
         };
         self.jobs.get(job).told.handed = Some(self.kernel.now());
         let reader = self.send_attempt(job, group, Leg::Decode, Some(reading));
@@ -309,6 +310,7 @@ impl<R: Recorder> Fleet<'_, R> {
         if broken == Broken::Fails {
             let job = self.attempts.get(place).job;
             let output = self.attempts.live(place).record.output_tokens;
+            self.keep_stream(job, place);
             self.cancel(place);
             if !self.jobs.has_ended(job) && self.jobs.get(job).places.is_empty() {
                 // Its prompt, too, was computed for nothing: that is counted as it is turned down.
@@ -324,8 +326,10 @@ impl<R: Recorder> Fleet<'_, R> {
         let attempt = self.attempts.get(place);
         let job = attempt.job;
         let again = self.attempts.live(place).asked.input_tokens.saturating_sub(valid);
-        self.attempts.get(place).recomputed_tokens = again;
-        if !self.jobs.has_ended(job) {
+        let asked = self.attempts.live(place).asked.input_tokens;
+        // A prompt that nobody has begun elsewhere counts as a whole here, cached tokens included.
+        self.attempts.get(place).recomputed_tokens = if reading.is_begun { again } else { asked };
+        if reading.is_begun && !self.jobs.has_ended(job) {
             // What was computed elsewhere and did not come.
             self.waste(job, 0, again);
         }

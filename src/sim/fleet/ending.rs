@@ -390,6 +390,15 @@ impl<R: Recorder> Fleet<'_, R> {
         self.set_record(job, record, kept);
     }
 
+    /// An attempt that goes on from a broken stream is given up before it has its KV: what the client saw of the stream
+    /// stays the job's.
+    pub(super) fn keep_stream(&mut self, job: JobNumber, place: Place) {
+        let carries = self.attempts.get(place).resumed_tokens > 0;
+        if carries && !self.jobs.has_ended(job) && self.jobs.get(job).places.contains(&place) {
+            self.see_partial(job, place);
+        }
+    }
+
     /// The run ends before this job does.
     pub(super) fn leave_unfinished(&mut self, job: JobNumber) {
         let place = self.jobs.get(job).places.last().copied();

@@ -200,6 +200,8 @@ pub(super) struct Reading {
     pub load: Option<Load>,
     pub transfer: Option<TransferId>,
     pub is_done: bool,
+    /// The prompt's computation elsewhere has begun.
+    pub is_begun: bool,
 }
 
 /// One try to serve a job, or the prefill of one.

@@ -74,6 +74,7 @@ impl<R: Recorder> Fleet<'_, R> {
             load: None,
             transfer: None,
             is_done: false,
+            is_begun: false,
         };
         let to = self.send_attempt(job, decode, Leg::Decode, Some(reading));
         let TransferMode::Push { layers, from: chunks } = self.config.transfer.mode else {
@@ -108,7 +109,11 @@ impl<R: Recorder> Fleet<'_, R> {
                     start,
                     end,
                 } => {
-                    for at in push.prompt.computes(computed, tokens, start, end) {
+                    let (to, turns) = (push.to, push.prompt.computes(computed, tokens, start, end));
+                    if let Some(reading) = self.attempts.find(to).and_then(|a| a.reading.as_mut()) {
+                        reading.is_begun = true;
+                    }
+                    for at in turns {
                         self.schedule_turn(place, at);
                     }
                 }
@@ -356,6 +361,9 @@ impl<R: Recorder> Fleet<'_, R> {
             !fleet.jobs.has_ended(job) && fleet.jobs.get(job).places.contains(p)
         };
         if let Some(partner) = partner.filter(|p| is_under_way(p, self)) {
+            if leg == Leg::Prefill {
+                self.keep_stream(job, partner);
+            }
             self.cancel(partner);
         }
     }

@@ -126,7 +126,14 @@ fn a_canary_whose_kernels_fall_back_is_caught() {
         .into_iter()
         .filter(|t| t.1.starts_with("roll"))
         .collect();
-    assert_eq!(ends, [(270, "rollback", None), (290, "rolled_back", None)]);
+    assert_eq!(
+        ends,
+        [
+            (50, "rollout_began", None),
+            (270, "rollback", None),
+            (290, "rolled_back", None)
+        ]
+    );
 }
 
 /// The same without the fault: checks at 270 and 470, which is the end of the 400 ms; then the rest follows.
