@@ -107,6 +107,10 @@ impl<R: Recorder> Recorder for Windowed<R> {
         self.inner.broke(request);
     }
 
+    fn given_up(&mut self, request: &RequestRecord, kept: Self::Request) {
+        self.inner.given_up(request, kept);
+    }
+
     fn ended(&mut self, id: RequestId, request: RequestRecord, kept: Self::Request) {
         self.inner.ended(id, request, kept);
     }

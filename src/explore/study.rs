@@ -337,13 +337,14 @@ impl Study {
         watched: &[Watched<'_>],
     ) -> Result<SummaryRun, StudyError> {
         let Windowed { inner, busy } = told.recorder;
+        let end = inner.seen_end(told.end);
         let mut summary = inner.finish(told.end, &told.replicas);
         let cluster = told.cluster;
         tell_stranded(&cluster, &mut summary);
-        tell_unreached(plan, told.end, &mut summary);
+        tell_unreached(plan, end, &mut summary);
         tell_busy(&mut summary, &cluster, told.replicas.iter().map(|r| r.busy));
         measures_something(plan, &summary)?;
-        let ended = (&cluster, told.replicas.as_slice(), told.end);
+        let ended = (&cluster, told.replicas.as_slice(), end);
         let figures = self.streamed_figures(plan, ended, &summary, (span, &busy))?;
         Ok(SummaryRun {
             summary,

@@ -212,6 +212,9 @@ impl Recorder for FullRecorder {
         request.tokens = TokenLog::Times(times.collect());
     }
 
+    /// A job's record is the one that it ends with: no other was kept.
+    fn given_up(&mut self, _: &RequestRecord, (): ()) {}
+
     fn ended(&mut self, id: RequestId, request: RequestRecord, _kept: ()) {
         self.ids.push(id);
         self.requests.push(request);

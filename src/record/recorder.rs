@@ -77,9 +77,7 @@ pub trait Recorder: Send {
 
     /// Nobody gets the chunks so far that `kept` was told of: their attempt was given up, or is repeated from its start. They
     /// count in no figure. `request` says whose they are and when it was due.
-    fn given_up(&mut self, request: &RequestRecord, kept: Self::Request) {
-        let _ = (request, kept);
-    }
+    fn given_up(&mut self, request: &RequestRecord, kept: Self::Request);
 
     /// A request has ended, or the run has. Each offered request is told once, in the order of the trace.
     fn ended(&mut self, id: RequestId, request: RequestRecord, kept: Self::Request);

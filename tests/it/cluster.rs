@@ -5,6 +5,7 @@ use std::path::Path;
 use kneeboard::cluster::fault::FaultKind;
 use kneeboard::cluster::push::PushFrom;
 use kneeboard::cluster::router::RouterPolicy;
+use kneeboard::explore::study::Study;
 use kneeboard::scenario::{Override, Plan, Source};
 use kneeboard::sim::fleet::{FleetConfig, TransferMode};
 use kneeboard::units::SimDuration;
@@ -254,8 +255,33 @@ fn routers_are_as_they_are_described() {
     ));
 }
 
+/// Half of the answers break in mid-stream and begin anew. What is summarised while the run goes on, as sweeps and searches
+/// do, has the tokens, gaps and end of the record.
+#[test]
+fn a_sweep_counts_no_token_of_an_attempt_that_broke() {
+    let set = [
+        "faults=[{at: 1s, kind: node-loss, node: main/node-0}]",
+        "cluster.recovery={detection: 50ms, in_flight: retry}",
+        "cluster.gateway={retry: {attempts: 3}}",
+        "load.arrival.rate=40",
+    ];
+    let study = Study::of(plan(UNIFIED, &set).unwrap()).unwrap();
+    let whole = study.run(0).unwrap();
+    let lost = &whole.figures.as_ref().unwrap().outcomes;
+    assert!(lost.wasted_output_tokens > 0, "nothing broke");
+    let streamed = study.summarise(0, |_| ()).unwrap().summary;
+    assert_eq!(streamed.throughput, whole.summary.throughput);
+    assert_eq!(streamed.latency.itl.n, whole.summary.latency.itl.n);
+    assert_eq!(streamed.duration_s, whole.summary.duration_s);
+}
+
 /// (scenario, override, what the error must say)
 const REFUSED: &[(&str, &str, &[&str])] = &[
+    (
+        SPLIT,
+        "cluster.gateway.hedge={after: 1s}",
+        &["cluster.gateway.hedge", "change nothing", "decider"],
+    ),
     (
         UNIFIED,
         "cost={pue: {value: 0.9, source: a meter}}",

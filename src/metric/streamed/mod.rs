@@ -245,10 +245,15 @@ impl StreamedSummary {
         }
     }
 
+    /// When the run is over for clients whose engines' last event was at `end`: the last token may reach its client later.
+    pub fn seen_end(&self, end: SimTime) -> SimTime {
+        end.max(self.last_seen)
+    }
+
     /// The summary. `end` is when the engines' last event happened, and `replicas` are all of the run.
     pub fn finish(mut self, end: SimTime, replicas: &[ReplicaTotals]) -> Summary {
         self.release();
-        let end = end.max(self.last_seen);
+        let end = self.seen_end(end);
         let mut binned = Vec::new();
         let figures = self.samples.map(|name, sample| {
             if sample.is_binned() {

@@ -30,7 +30,7 @@ use super::resolve::{MAX_CACHED_BLOCKS, Measurement};
 use super::schema::{FateWord, Pool, RecoveryRules, Role, Router, RouterPolicy as Word, Scenario, Workload};
 use super::{provenance::Provenance, quantity::Span};
 use crate::cluster::fault::{Fault, RateError, Rates, timeline};
-use crate::cluster::router::RouterPolicy;
+use crate::cluster::router::{PrefillDecider, RouterPolicy};
 use crate::input::InputError;
 use crate::metric::cluster::ClusterOptions;
 use crate::sim::fleet::{Fate, FleetConfig, PoolConfig, Recovery, Routing};
@@ -162,6 +162,13 @@ pub fn resolve(
     let links = transfer::links(scenario, &mut filling)?;
     let transfer = transfer::resolve(scenario, &pools, &links, &mut filling)?;
     let routing = routing::resolve(scenario, &pools, &mut filling)?;
+    if gateway.hedge.is_some() && pools.prefill().is_some() && routing.decider == PrefillDecider::Always {
+        return Err(filling.error(
+            "cluster.gateway.hedge",
+            "requests whose prompts are computed by a pool of its own are not copied, so it would change nothing",
+            "leave hedge out, or let short prompts stay with decode groups by cluster.router.decider",
+        ));
+    }
     let mut configs = Vec::new();
     let (mut scaling, mut rollouts) = (Vec::new(), Vec::new());
     for number in 0..pools.served_by.len() {

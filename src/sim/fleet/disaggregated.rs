@@ -309,12 +309,10 @@ impl<R: Recorder> Fleet<'_, R> {
         self.record.failed_transfers += 1;
         if broken == Broken::Fails {
             let job = self.attempts.get(place).job;
-            let output = self.attempts.live(place).record.output_tokens;
             self.keep_stream(job, place);
             self.cancel(place);
             if !self.jobs.has_ended(job) && self.jobs.get(job).places.is_empty() {
-                // Its prompt, too, was computed for nothing: that is counted as it is turned down.
-                self.waste(job, output, 0);
+                // It has made no token. Its prompt was computed for nothing: that is counted as it is turned down.
                 self.turned_down(job, Cause::Failed);
             }
             return;

@@ -475,9 +475,8 @@ impl<R: Recorder> Fleet<'_, R> {
                 slot.replica.abort(place, &mut around);
             });
         }
-        let live = self.attempts.live(place);
-        live.has_ended = true;
-        self.record.cancelled_output_tokens += u64::from(live.record.output_tokens);
+        self.attempts.live(place).has_ended = true;
+        self.record.cancelled_output_tokens += self.own_output(place);
     }
 }
 

@@ -39,8 +39,7 @@ impl<R: Recorder> Fleet<'_, R> {
         let attempt = self.attempts.get(place);
         if attempt.is_over {
             // It was given up, and ended before its cancellation came.
-            let output = self.attempts.live(place).record.output_tokens;
-            self.record.cancelled_output_tokens += u64::from(output);
+            self.record.cancelled_output_tokens += self.own_output(place);
             let is_prefill = self.attempts.get(place).leg == Leg::Prefill;
             if is_prefill && self.attempts.live(place).record.status == Status::Completed {
                 // Nobody comes for its blocks: they stay until its lease ends.
@@ -163,6 +162,13 @@ impl<R: Recorder> Fleet<'_, R> {
         self.kernel.schedule(at, Class::Control, Event::Cancel(place));
     }
 
+    /// Output tokens that an attempt made itself: those that it goes on from are another one's.
+    pub(super) fn own_output(&mut self, place: Place) -> u64 {
+        let carried = self.attempts.get(place).resumed_tokens;
+        let output = self.attempts.live(place).record.output_tokens;
+        u64::from(output.saturating_sub(carried))
+    }
+
     /// An attempt broke off or was turned away.
     pub(super) fn attempt_failed(&mut self, place: Place, cause: Cause) {
         let job = self.attempts.get(place).job;
@@ -173,7 +179,7 @@ impl<R: Recorder> Fleet<'_, R> {
         let computes = live.leg != Leg::Decode && live.record.first_scheduled.is_some();
         let input = live.asked.input_tokens * u32::from(computes);
         if self.jobs.has_ended(job) {
-            self.record.cancelled_output_tokens += u64::from(output);
+            self.record.cancelled_output_tokens += self.own_output(place);
             return;
         }
         self.jobs.get(job).places.retain(|&p| p != place);
