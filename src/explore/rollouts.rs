@@ -107,7 +107,7 @@ impl Judge<'_> {
             let mut told = of_pool.filter(|e| e.event == event && is_of_pool(&e.what));
             told.next().map(|e| e.at)
         };
-        let ended = when("rollout_done");
+        let ended = when("rollout_done").or_else(|| when("rolled_back"));
         let until = ended.unwrap_or(self.run.end).max(began);
         RolloutFigures {
             began_s: began.as_secs_f64(),

@@ -138,6 +138,9 @@ fn a_rollout_that_does_not_end_lasts_to_the_end() {
     let rollout = judged(&run, &cluster);
     assert_eq!((rollout.ended_s, rollout.rolled_back_s), (None, Some(25.0)));
     assert!(rollout.served.iter().all(|s| s.period != Period::After));
+    // Once it is rolled back, it is over.
+    cluster.timeline.push(event(27, "rolled_back"));
+    assert_eq!(judged(&run, &cluster).ended_s, Some(27.0));
     // Of another pool nothing is told.
     cluster.timeline[1].what = "chatter".into();
     assert_eq!(judged(&run, &cluster).rolled_back_s, None);

@@ -44,8 +44,8 @@ pub struct Recovery {
     pub goodput_before_rps: f64,
     /// Some window was below what is allowed.
     pub dipped: bool,
-    /// Start of the first of the windows in which goodput is back; 0 when it never was away, null when it did not come
-    /// back under load.
+    /// Start of the first of the windows in which goodput is back, none before all crashes are detected and their routes
+    /// removed; 0 when it never was away, null when it did not come back under load.
     pub recovered_after_s: Option<f64>,
     /// Lowest goodput of a window until then, requests a second.
     pub trough_rps: f64,
@@ -127,7 +127,11 @@ impl<'a> Judge<'a> {
             .map(|e| e.at);
         let next = later.iter().find(|e| e.event == "fault").map(|e| e.at);
         let over = capacity_back.max(mended).unwrap_or(at);
-        let recovery = self.recovery(at, over, next);
+        let detected = told(later, "detected", &crashed);
+        let routes_removed = told(later, "routes_removed", &ready_crashed);
+        // Until then its streams hang and requests are sent to what is gone: nothing is over.
+        let dealt_with = detected.max(routes_removed).unwrap_or(at);
+        let recovery = self.recovery(at, (dealt_with, over), next);
         let end = recovery.as_ref().map_or(over, |(_, recovered)| {
             recovered.map_or(self.run.end, |r| r.max(over))
         });
@@ -135,8 +139,8 @@ impl<'a> Judge<'a> {
             at_s: at.as_secs_f64(),
             what: fault.what.clone(),
             ready_lost: ready_lost.len() as u64,
-            detected_after_s: told(later, "detected", &crashed).map(after),
-            routes_removed_after_s: told(later, "routes_removed", &ready_crashed).map(after),
+            detected_after_s: detected.map(after),
+            routes_removed_after_s: routes_removed.map(after),
             capacity_back_after_s: capacity_back.map(after),
             mended_after_s: mended.map(after),
             is_overlapped: next.is_some_and(|next| next < end || next == at),
@@ -174,11 +178,12 @@ impl<'a> Judge<'a> {
         back
     }
 
-    /// Goodput and queue around a fault that was over at `over`, and when goodput was back.
+    /// Goodput and queue around a fault that was known and routed around at `dealt_with` and over at `over`, and when
+    /// goodput was back.
     fn recovery(
         &self,
         at: SimTime,
-        over: SimTime,
+        (dealt_with, over): (SimTime, SimTime),
         next: Option<SimTime>,
     ) -> Option<(Recovery, Option<SimTime>)> {
         let (load_from, load_to) = self.good.load?;
@@ -204,8 +209,9 @@ impl<'a> Judge<'a> {
             .min(patience.max(over));
         let own = windows(until.since(at)).clamp(1, count) as usize;
         let dip = rates[..own].iter().position(|&r| r < allowed);
+        let soonest = dealt_with.since(at).as_nanos().div_ceil(window.as_nanos().max(1)) as usize;
         let back = dip.map_or(Some(0), |dip| {
-            back_from(&rates, dip, allowed, self.options.hold_windows)
+            back_from(&rates, dip.max(soonest), allowed, self.options.hold_windows)
         });
         let looked_at = match (dip, back) {
             (None, _) => &rates[..own],

@@ -136,6 +136,33 @@ fn one_good_window_is_no_recovery() {
     );
 }
 
+/// The windows at 5 and 6 s after the fault would be good enough, had the dead group been routed around by then.
+#[test]
+fn nothing_is_back_before_the_fault_is_dealt_with() {
+    let (mut run, mut cluster) = outage();
+    for i in 0..6 {
+        let (request, job) = served(150 + 5 * i, 0);
+        run.requests.push(request);
+        cluster.jobs.push(job);
+    }
+    let recovered = |cluster: &ClusterRecord| {
+        let options = ClusterOptions {
+            hold_windows: 1,
+            ..options()
+        };
+        let summary = ClusterSummary::of(&run, cluster, &options).unwrap();
+        summary.faults[0].recovery.as_ref().unwrap().recovered_after_s
+    };
+    let soon = recovered(&cluster).unwrap();
+    for event in &mut cluster.timeline {
+        if event.event == "routes_removed" {
+            event.at = SimTime(event.at.0 + 6_000_000_000);
+        }
+    }
+    cluster.timeline.sort_by_key(|event| event.at);
+    assert!(soon < 8.0 && recovered(&cluster).unwrap() >= 8.0, "{soon}");
+}
+
 #[test]
 fn a_fault_without_a_dip_has_nothing_to_recover_from() {
     let (mut run, mut cluster) = outage();

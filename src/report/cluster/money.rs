@@ -98,7 +98,8 @@ fn rented(summary: &ClusterSummary) -> Option<String> {
         .collect();
     (!machines.is_empty()).then(|| {
         format!(
-            "Groups are priced at their share of a machine, but whole machines are rented, at least: {}.",
+            "Groups are priced at their share of a machine, but whole machines are rented, at least, where groups share them as closely \
+             as they fit: {}. A placement that spreads groups over more nodes rents more.",
             machines.join(", ")
         )
     })

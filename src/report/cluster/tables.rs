@@ -192,7 +192,8 @@ fn served_cells(served: &Served) -> [Cell; 4] {
     [
         served.answered.into(),
         served.prefilled.into(),
-        (served.input_tokens + served.prefilled_tokens).into(),
+        // Once, where one pool computes what another one answers.
+        served.input_tokens.max(served.prefilled_tokens).into(),
         served.output_tokens.into(),
     ]
 }
