@@ -150,4 +150,37 @@ mod tests {
             [1, 20, 1_000, 5_000, 10_000, 50_000]
         );
     }
+
+    /// Counts what it is told.
+    #[derive(Debug, Default)]
+    struct Told {
+        given_up: u32,
+    }
+
+    impl Recorder for Told {
+        type Request = ();
+
+        fn measures(&self, _scheduled: SimTime) -> bool {
+            true
+        }
+
+        fn steps(&mut self, _run: &StepRun<'_>) {}
+
+        fn chunk(&mut self, _request: &mut RequestRecord, _kept: &mut (), _chunk: Chunk) {}
+
+        fn further_chunks(&mut self, _: &mut RequestRecord, _kept: &mut (), _steps: u32, _end: SimTime) {}
+
+        fn given_up(&mut self, _request: &RequestRecord, _kept: ()) {
+            self.given_up += 1;
+        }
+
+        fn ended(&mut self, _id: RequestId, _request: RequestRecord, _kept: ()) {}
+    }
+
+    #[test]
+    fn attempts_given_up_are_told_on() {
+        let mut windowed = Windowed::new(Told::default(), None);
+        windowed.given_up(&crate::metric::fixture::offered(SimTime::ZERO), ());
+        assert_eq!(windowed.inner.given_up, 1);
+    }
 }
