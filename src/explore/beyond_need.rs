@@ -1,56 +1,27 @@
 //! Ready groups beyond need of a run whose steps are not kept: what [`crate::metric::cluster::PoolScaling`] tells of a whole
 //! record, counted while the run goes on.
 
-use crate::cluster::lifecycle::Phase;
 use crate::engine::RequestId;
-use crate::record::{Chunk, ClusterRecord, GroupRecord, Recorder, RequestRecord, StepRun};
+use crate::metric::cluster::{NeedRule, PoolWork, RankWork, StepWork};
+use crate::record::{Chunk, ClusterRecord, Recorder, ReplicaTotals, RequestRecord, StepRun};
 use crate::units::{SimDuration, SimTime};
 
 /// A run has at most so many windows.
 const MOST_WINDOWS: usize = 100_000;
 
-/// Nanoseconds by window.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Windows(Vec<u64>);
-
-impl Windows {
-    /// Adds a stretch of time to the windows that it touches; false when it lies beyond the last one there may be.
-    fn add(&mut self, start: SimTime, end: SimTime, length: u64) -> bool {
-        let mut at = start;
-        while at < end {
-            let k = (at.as_nanos() / length) as usize;
-            if k >= MOST_WINDOWS {
-                return false;
-            }
-            if k >= self.0.len() {
-                self.0.resize(k + 1, 0);
-            }
-            let until = SimTime((k as u64 + 1).saturating_mul(length)).min(end);
-            self.0[k] += until.since(at).as_nanos();
-            at = until;
-        }
-        true
-    }
-
-    fn seconds(&self, k: usize) -> f64 {
-        self.0.get(k).copied().unwrap_or(0) as f64 / 1e9
-    }
-}
-
-/// Tells another recorder of a run, and counts how busy each replica was in each window.
+/// Tells another recorder of a run, and counts what each replica had to do in each window.
 #[derive(Debug)]
 pub(super) struct Windowed<R> {
     pub inner: R,
     pub busy: BusyWindows,
 }
 
-/// How busy replicas were.
+/// What replicas had to do.
 #[derive(Debug)]
 pub(super) struct BusyWindows {
     /// Length of a window; none when nobody counts.
     length: Option<SimDuration>,
-    /// Of each replica: the end of its last step, and its busy time.
-    replicas: Vec<(SimTime, Windows)>,
+    replicas: Vec<RankWork>,
 }
 
 impl<R> Windowed<R> {
@@ -123,13 +94,16 @@ impl BusyWindows {
         if index >= self.replicas.len() {
             self.replicas.resize_with(index + 1, Default::default);
         }
-        let (before, windows) = &mut self.replicas[index];
+        let rank = &mut self.replicas[index];
         let mut fits = true;
-        for (&start, &end) in run.starts.iter().zip(run.ends) {
-            // A device does one thing at a time.
-            let start = start.max(*before).min(end);
-            *before = end.max(*before);
-            fits &= windows.add(start, end, length.as_nanos());
+        for (i, (&start, &end)) in run.starts.iter().zip(run.ends).enumerate() {
+            let step = StepWork {
+                start,
+                end,
+                requests: u64::from(run.running) + u64::from(run.waiting),
+                free_blocks: run.free_blocks.get(i).copied(),
+            };
+            fits &= rank.count(step, length, MOST_WINDOWS);
         }
         if !fits {
             self.length = None;
@@ -140,53 +114,28 @@ impl BusyWindows {
     /// counted.
     pub fn beyond_need(
         &self,
-        cluster: &ClusterRecord,
+        (cluster, replicas, end): (&ClusterRecord, &[ReplicaTotals], SimTime),
         pool: u32,
-        end: SimTime,
-        target_utilisation: f64,
+        rule: &NeedRule,
     ) -> Option<f64> {
-        let length = self.length?.as_nanos();
-        let windows = usize::try_from(end.as_nanos().div_ceil(length)).ok()?;
+        let length = self.length?;
+        let windows = usize::try_from(end.as_nanos().div_ceil(length.as_nanos())).ok()?;
         if windows > MOST_WINDOWS {
             return None;
         }
         let groups = || cluster.groups.iter().filter(|g| g.pool == pool);
-        let mut ready = Windows::default();
-        for (from, to) in groups().flat_map(|g| ready_spans(g, end)) {
-            ready.add(from, to, length);
+        let mut work = PoolWork::new(length, end);
+        for group in groups() {
+            for &number in &group.replicas {
+                let number = number as usize;
+                let usable = replicas.get(number).map_or(0, |r| r.usable_blocks);
+                if let Some(rank) = self.replicas.get(number) {
+                    work.add(rank, usable, group.replicas.len());
+                }
+            }
         }
-        let of_group = |group: &GroupRecord, k: usize| {
-            let ranks = group
-                .replicas
-                .iter()
-                .filter_map(|&r| self.replicas.get(r as usize));
-            ranks.map(|(_, busy)| busy.seconds(k)).sum::<f64>() / group.replicas.len().max(1) as f64
-        };
-        let beyond = (0..windows).map(|k| {
-            let from = SimTime(k as u64 * length);
-            let lasts = SimTime(from.0.saturating_add(length))
-                .min(end)
-                .since(from)
-                .as_secs_f64();
-            let busy_s: f64 = groups().map(|g| of_group(g, k)).sum();
-            // The tolerance is for groups that were busy all the time.
-            let need = (busy_s / (target_utilisation * lasts) - 1e-9).ceil().max(0.0);
-            (ready.seconds(k) - need * lasts).max(0.0)
-        });
-        Some(beyond.sum::<f64>() / 3_600.0)
+        Some(work.beyond_need(groups(), rule))
     }
-}
-
-/// When a group was ready.
-pub(super) fn ready_spans(
-    group: &GroupRecord,
-    end: SimTime,
-) -> impl Iterator<Item = (SimTime, SimTime)> + '_ {
-    let until = move |i: usize| group.phases.get(i + 1).map_or(end, |next| next.0).min(end);
-    let spans = group.phases.iter().enumerate();
-    spans
-        .filter(|(_, (_, phase))| *phase == Phase::Ready)
-        .map(move |(i, &(from, _))| (from.min(end), until(i)))
 }
 
 #[cfg(test)]
@@ -202,11 +151,36 @@ mod tests {
         );
     }
 
+    /// Counts what it is told.
+    #[derive(Debug, Default)]
+    struct Told {
+        given_up: u32,
+    }
+
+    impl Recorder for Told {
+        type Request = ();
+
+        fn measures(&self, _scheduled: SimTime) -> bool {
+            true
+        }
+
+        fn steps(&mut self, _run: &StepRun<'_>) {}
+
+        fn chunk(&mut self, _request: &mut RequestRecord, _kept: &mut (), _chunk: Chunk) {}
+
+        fn further_chunks(&mut self, _: &mut RequestRecord, _kept: &mut (), _steps: u32, _end: SimTime) {}
+
+        fn given_up(&mut self, _request: &RequestRecord, _kept: ()) {
+            self.given_up += 1;
+        }
+
+        fn ended(&mut self, _id: RequestId, _request: RequestRecord, _kept: ()) {}
+    }
+
     #[test]
-    fn a_stretch_is_dealt_out_to_its_windows() {
-        let mut windows = Windows::default();
-        assert!(windows.add(SimTime(15), SimTime(42), 10));
-        assert_eq!(windows.0, [0, 5, 10, 10, 2]);
-        assert!(!windows.add(SimTime(10 * MOST_WINDOWS as u64), SimTime(u64::MAX), 10));
+    fn attempts_given_up_are_told_on() {
+        let mut windowed = Windowed::new(Told::default(), None);
+        windowed.given_up(&crate::metric::fixture::offered(SimTime::ZERO), ());
+        assert_eq!(windowed.inner.given_up, 1);
     }
 }

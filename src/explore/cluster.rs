@@ -5,18 +5,21 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::beyond_need::{BusyWindows, ready_spans};
+use super::beyond_need::BusyWindows;
 use super::group_capacity::{Lengths, decode_capacity, prefill_capacity};
 use super::limits::pool_limits;
 use super::study::{Study, StudyError, summary_options};
+use crate::cluster::autoscale::ScalePolicy;
+use crate::cluster::lifecycle::Phase;
 use crate::input::InputError;
 use crate::metric::cluster::{
-    ClusterError, ClusterOptions, ClusterSummary, GroupCapacity, GroupNeeds, PriorityCost, busy_share,
-    streamed_account,
+    ClusterError, ClusterOptions, ClusterSummary, GroupCapacity, GroupNeeds, NeedRule, PriorityCost,
+    busy_share, streamed_account,
 };
 use crate::metric::cost::ServedWork;
 use crate::metric::{ArrivalSpan, Summary, Window};
-use crate::record::{Busy, ClusterRecord, ReplicaTotals, RunRecord};
+use crate::record::{Busy, ClusterRecord, GroupRecord, ReplicaTotals, RunRecord};
+use crate::scenario::cluster::ClusterPlan;
 use crate::scenario::{Machine, Plan, Role};
 use crate::sim::{self, Pace};
 use crate::steptime::StepTime;
@@ -97,7 +100,7 @@ impl ClusterOutcome {
             GroupNeeds::of(rps, prefill, decode)
         });
         let mut outcome = Self {
-            pools: pool_outcomes(cluster, busy, end, options.target_utilisation),
+            pools: pool_outcomes((cluster, replicas, end), busy, options),
             prefill_groups_needed: needs.as_ref().map(|n| n.prefill_groups),
             decode_groups_needed: needs.as_ref().map(|n| n.decode_groups),
             ..Self::default()
@@ -197,11 +200,11 @@ impl Study {
 
 /// How many groups each pool had.
 fn pool_outcomes(
-    cluster: &ClusterRecord,
+    ended: (&ClusterRecord, &[ReplicaTotals], SimTime),
     busy: &BusyWindows,
-    end: SimTime,
-    target_utilisation: f64,
+    options: &ClusterOptions,
 ) -> Vec<PoolOutcome> {
+    let (cluster, _, end) = ended;
     let of_pool = |(number, name): (u32, &String)| {
         let spans: Vec<(SimTime, SimTime)> = cluster
             .groups
@@ -217,10 +220,19 @@ fn pool_outcomes(
             pool: name.clone(),
             ready_mean: (end > SimTime::ZERO).then(|| ready_ns as f64 / end.as_nanos() as f64),
             ready_max: most_at_once(&spans, end),
-            overshoot_group_h: busy.beyond_need(cluster, number, end, target_utilisation),
+            overshoot_group_h: busy.beyond_need(ended, number, &NeedRule::of(options, name)),
         }
     };
     (0..).zip(&cluster.pools).map(of_pool).collect()
+}
+
+/// When a group was ready.
+fn ready_spans(group: &GroupRecord, end: SimTime) -> impl Iterator<Item = (SimTime, SimTime)> + '_ {
+    let until = move |i: usize| group.phases.get(i + 1).map_or(end, |next| next.0).min(end);
+    let spans = group.phases.iter().enumerate();
+    spans
+        .filter(|(_, (_, phase))| *phase == Phase::Ready)
+        .map(move |(i, &(from, _))| (from.min(end), until(i)))
 }
 
 /// The most spans that cover an instant; one that lasts to the end covers it.
@@ -268,10 +280,38 @@ pub fn cluster_options(plan: &Plan, capacities: &BTreeMap<String, GroupCapacity>
         concurrency: cluster.config().load.concurrency(),
         ..cluster.accounts().clone()
     };
-    for (pool, facts) in &mut options.pools {
-        facts.capacity = capacities.get(pool).copied();
+    let is_split = cluster.served_by().iter().any(|s| s.role == Role::Prefill);
+    for (number, (served, pool)) in cluster
+        .served_by()
+        .iter()
+        .zip(&cluster.config().pools)
+        .enumerate()
+    {
+        let Some(facts) = options.pools.get_mut(&served.name) else {
+            continue;
+        };
+        let capacity = capacities.get(&served.name).copied();
+        // Groups that do both have no capacity for one of them alone.
+        facts.capacity = capacity.filter(|_| is_split);
+        facts.min_groups = min_groups(cluster, number);
+        if served.role != Role::Prefill {
+            let seats = options.limits.get(&served.name).map(|l| l.seats);
+            let within_target = capacity.and_then(|c| c.batch);
+            let of_a_rank = seats.into_iter().chain(within_target).min();
+            facts.group_requests = of_a_rank.map(|n| n.saturating_mul(pool.dp_ranks));
+        }
     }
     Some(options)
+}
+
+/// The fewest groups that a pool's autoscaler leaves it; none without one.
+fn min_groups(cluster: &ClusterPlan, pool: usize) -> u32 {
+    let scalers = cluster.config().scaling.iter().filter(|(of, _)| *of == pool);
+    let floors = scalers.map(|(_, policy)| match policy {
+        ScalePolicy::Metric(scaler) => scaler.config().min_groups,
+        ScalePolicy::Fixed | ScalePolicy::Schedule(_) => 0,
+    });
+    floors.max().unwrap_or(0)
 }
 
 /// What the figures of the whole run say about a plan that measures a part of it.
@@ -290,7 +330,7 @@ pub(super) fn tell_busy(summary: &mut Summary, cluster: &ClusterRecord, busy: im
     summary.gauges.utilisation = is_whole.then(|| busy_share(cluster, busy, cluster.end)).flatten();
 }
 
-/// What one group of each pool carries of the plan's workload, where prefill and decode are disaggregated.
+/// What one group of each pool carries of the plan's workload; of groups that do both, their output tokens alone.
 ///
 /// # Errors
 /// [`InputError`] for a workload that cannot be drawn.
@@ -302,9 +342,6 @@ pub fn group_capacities(
     let Some(cluster) = plan.cluster() else {
         return Ok(found);
     };
-    if !cluster.served_by().iter().any(|s| s.role == Role::Prefill) {
-        return Ok(found);
-    }
     let lengths = Lengths::of(plan)?;
     let pools = cluster.served_by().iter().zip(&cluster.config().pools);
     for ((served, pool), machine) in pools.zip(machines) {

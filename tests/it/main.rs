@@ -1,6 +1,7 @@
 //! End-to-end tests; one binary, one module a subject.
 
 mod bad_input;
+mod beyond_need;
 mod captures;
 mod cli;
 mod clients;

@@ -186,6 +186,8 @@ pub fn facts() -> PoolFacts {
             frequency_ratio: None,
         }),
         capacity: None,
+        group_requests: None,
+        min_groups: 0,
     }
 }
 

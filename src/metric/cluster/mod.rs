@@ -9,6 +9,7 @@ mod faults;
 mod good;
 mod groups;
 mod money;
+mod need;
 mod options;
 mod phases;
 mod requests;
@@ -38,6 +39,7 @@ pub use diagnosis::{
 pub use faults::{FaultFigures, Recovery};
 pub use groups::{DummyFigures, GroupFigures, PoolFigures, Served, names};
 pub use money::{busy_share, streamed_account};
+pub use need::{NeedRule, PoolWork, RankWork, StepWork};
 pub use options::{ClusterOptions, DECODE_POWER_SHARE, PoolFacts, TenantFacts, power_of, price_of};
 pub use phases::{BusyShares, PhaseSeconds};
 pub use requests::{GatewayFigures, Outcomes};
@@ -236,7 +238,7 @@ impl ClusterSummary {
             groups: groups::group_figures(run, cluster, &sums),
             demand: Demand::of(run, cluster, options, &pools, &good),
             faults: faults::Judge::new(run, cluster, options, &good, &curve::queue(run, cluster)).faults(),
-            scaling: scaling::scaling(run, cluster, good.window, options.target_utilisation),
+            scaling: scaling::scaling(run, cluster, good.window, options),
             fairness: tenants::fairness(run, cluster, options)?,
             tenants: tenants::services(run, cluster, &good),
             priority_cost: None,

@@ -30,7 +30,7 @@ pub struct ClusterOptions {
     pub back_within: f64,
     /// For so many windows in a row.
     pub hold_windows: u32,
-    /// Share of the time that a needed group may be busy at most: what [`super::PoolScaling`] takes as need.
+    /// How full a needed group may be, of the requests that it carries or of the time: what [`super::PoolScaling`] takes as need.
     pub target_utilisation: f64,
     /// Facts about pools, by name.
     pub pools: BTreeMap<String, PoolFacts>,
@@ -90,6 +90,11 @@ pub struct PoolFacts {
     pub power: Option<PowerModel>,
     /// What one group carries of this workload at its best; none leaves out how many are needed.
     pub capacity: Option<GroupCapacity>,
+    /// Requests that one group carries at a time, all its ranks together; none takes its busy time for what it carries, as
+    /// of groups that compute prompts.
+    pub group_requests: Option<u32>,
+    /// The fewest groups that its autoscaler leaves it.
+    pub min_groups: u32,
 }
 
 impl PoolFacts {
@@ -103,6 +108,8 @@ impl PoolFacts {
             instances_per_group: f64::from(accelerators_per_group) / f64::from(of_machine),
             power: power_of(accelerator),
             capacity: None,
+            group_requests: None,
+            min_groups: 0,
         }
     }
 }

@@ -3,12 +3,13 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::curve::{Curve, groups_in};
+use super::curve::groups_in;
 use super::groups::pool_name;
-use super::phases::steps_of;
+use super::need::{NeedRule, PoolWork, RankWork, StepWork};
+use super::options::ClusterOptions;
 use crate::cluster::lifecycle::Phase;
 use crate::metric::percentile::{Sample, Stats};
-use crate::record::{ClusterRecord, GroupRecord, RunRecord};
+use crate::record::{Busy, ClusterRecord, GroupRecord, ReplicaRecord, RunRecord};
 use crate::units::{SimDuration, SimTime};
 
 /// One pool's scaling.
@@ -22,9 +23,10 @@ pub struct PoolScaling {
     pub ready_min: u64,
     /// The most.
     pub ready_max: u64,
-    /// Group-hours of ready groups beyond need. Need is told window by window: the smallest whole number of groups that
-    /// could have been busy as long as the pool was, each for at most the target utilisation of the window. Null when
-    /// steps were not kept.
+    /// Group-hours of ready groups beyond need. Need is told window by window: whole groups for the requests that run and
+    /// wait in the pool's groups, by what one carries within the target for the time between tokens, and for the KV that
+    /// they hold; of prefill pools those that could have been busy as long as the pool was. It is never less than the
+    /// autoscaler's `min_groups`. Null when steps were not kept.
     pub overshoot_group_h: Option<f64>,
     /// Decisions for more groups.
     pub scale_ups: u64,
@@ -52,11 +54,11 @@ pub fn scaling(
     run: &RunRecord,
     cluster: &ClusterRecord,
     window: SimDuration,
-    target_utilisation: f64,
+    options: &ClusterOptions,
 ) -> Vec<PoolScaling> {
     let pools = 0..cluster.pools.len() as u32;
     pools
-        .map(|pool| of_pool(pool, run, cluster, window, target_utilisation))
+        .map(|pool| of_pool(pool, run, cluster, window, options))
         .collect()
 }
 
@@ -65,7 +67,7 @@ fn of_pool(
     run: &RunRecord,
     cluster: &ClusterRecord,
     window: SimDuration,
-    target_utilisation: f64,
+    options: &ClusterOptions,
 ) -> PoolScaling {
     let groups = || cluster.groups.iter().filter(move |g| g.pool == pool);
     let ready = groups_in(groups(), run.end, |phase| phase == Phase::Ready);
@@ -94,7 +96,7 @@ fn of_pool(
         ready_mean: ready.mean(SimTime::ZERO, run.end),
         ready_min: count(values.iter().copied().min()),
         ready_max: count(values.iter().copied().max()),
-        overshoot_group_h: overshoot(run, groups(), &ready, window, target_utilisation),
+        overshoot_group_h: overshoot(run, groups(), window, &NeedRule::of(options, &name)),
         scale_ups: ups.len() as u64,
         scale_downs: (decisions.len() - ups.len()) as u64,
         reversals: reversals.len() as u64,
@@ -128,52 +130,40 @@ fn decisions(cluster: &ClusterRecord, pool: &str) -> Vec<(SimTime, i64)> {
     of_pool.collect()
 }
 
+/// None when a replica's steps were not kept.
 fn overshoot<'a>(
     run: &RunRecord,
-    groups: impl Iterator<Item = &'a GroupRecord>,
-    ready: &Curve,
+    groups: impl Iterator<Item = &'a GroupRecord> + Clone,
     window: SimDuration,
-    target_utilisation: f64,
+    rule: &NeedRule,
 ) -> Option<f64> {
-    let length = window.as_nanos();
-    let windows = run.end.as_nanos().div_ceil(length.max(1)) as usize;
-    let mut busy_s = vec![0.0; windows];
-    for group in groups {
-        let of_a_rank = 1.0 / group.replicas.len().max(1) as f64;
-        for replica in group
-            .replicas
-            .iter()
-            .filter_map(|&r| run.replicas.get(r as usize))
-        {
-            if replica.step_ends.is_empty() && replica.busy != crate::record::Busy::default() {
+    let mut work = PoolWork::new(window, run.end);
+    for group in groups.clone() {
+        let ranks = group.replicas.iter();
+        for replica in ranks.filter_map(|&r| run.replicas.get(r as usize)) {
+            if replica.step_ends.is_empty() && replica.busy != Busy::default() {
                 return None;
             }
-            for (start, end) in steps_of(replica, 0) {
-                spread(&mut busy_s, start, end.min(run.end), length, of_a_rank);
-            }
+            let rank = rank_work(replica, window);
+            work.add(&rank, replica.usable_blocks, group.replicas.len());
         }
     }
-    let beyond = (0_u64..).zip(&busy_s).map(|(k, busy_s)| {
-        let from = SimTime(k * length);
-        let to = SimTime((k + 1).saturating_mul(length)).min(run.end);
-        let lasts = to.since(from).as_secs_f64();
-        let ready_s = ready.integral(from, to, |n| n as f64);
-        // The tolerance is for groups that were busy all the time.
-        let need = (busy_s / (target_utilisation * lasts) - 1e-9).ceil().max(0.0);
-        (ready_s - need * lasts).max(0.0)
-    });
-    Some(beyond.sum::<f64>() / 3_600.0)
+    Some(work.beyond_need(groups, rule))
 }
 
-/// Adds a step to the windows that it touches.
-fn spread(busy_s: &mut [f64], start: SimTime, end: SimTime, length: u64, weight: f64) {
-    let mut at = start;
-    while at < end {
-        let k = at.as_nanos() / length;
-        let until = SimTime((k + 1).saturating_mul(length)).min(end);
-        if let Some(busy) = busy_s.get_mut(k as usize) {
-            *busy += until.since(at).as_secs_f64() * weight;
-        }
-        at = until;
+fn rank_work(replica: &ReplicaRecord, window: SimDuration) -> RankWork {
+    let mut rank = RankWork::default();
+    let gauge = |of: &[u32], i: usize| of.get(i).copied();
+    let steps = replica.step_starts.iter().zip(&replica.step_ends);
+    for (i, (&start, &end)) in steps.enumerate() {
+        let requests = [&replica.running, &replica.waiting].map(|of| gauge(of, i).unwrap_or(0));
+        let step = StepWork {
+            start,
+            end,
+            requests: requests.map(u64::from).iter().sum(),
+            free_blocks: gauge(&replica.free_blocks, i),
+        };
+        rank.count(step, window, usize::MAX);
     }
+    rank
 }
