@@ -205,7 +205,9 @@ pub struct Summary {
     pub notes: Vec<String>,
 }
 
-/// A replica that schedules nothing any more though requests wait (rule N14 of Neuron's plugin).
+/// A replica that schedules nothing any more though requests wait: under Neuron's plugin running requests are held back
+/// for one that has no room (rule N14); at a decode group without the reserve for loads, prompts that are loaded hold
+/// all blocks and each waits for more (rule D12 switched off), and `running` is 0.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LivelockReport {
     /// Which replica.
@@ -240,6 +242,26 @@ impl LivelockReport {
                 waiting: state.waiting,
             })
             .collect()
+    }
+
+    /// What stands still, why, and what would mend it.
+    fn note(&self) -> String {
+        let (since_s, replica) = (self.since_s, self.replica);
+        let so = format!("livelock: from {since_s:.3} s on replica {replica} schedules nothing: ");
+        let (request, needed, free) = (self.request, self.needed_blocks, self.free_blocks);
+        if self.running == 0 {
+            return format!(
+                "{so}the KV of {} prompts is loaded and holds the blocks, request {request} needs {needed} to go on, {free} are free, \
+                 and nothing runs that could free some (rule D12 is off); set cluster.transfer.reserve_for_loads to true, \
+                 or give decode groups more KV blocks",
+                self.waiting
+            );
+        }
+        format!(
+            "{so}request {request} waits for {needed} KV blocks of which {free} are free, and the {} running requests that \
+             could free some are held back for it (rule N14); give the engine blocks for max_num_seqs requests",
+            self.running
+        )
     }
 }
 
@@ -428,14 +450,7 @@ fn in_system_mean(run: &RunTally, end: SimTime) -> Option<f64> {
 /// Everything that makes a figure weaker than it looks.
 fn notes(summary: &Summary, options: &SummaryOptions, gaps_known: bool) -> Vec<String> {
     let mut notes = Vec::new();
-    for l in &summary.livelocks {
-        notes.push(format!(
-            "livelock: from {:.3} s on replica {} schedules nothing: request {} waits for {} KV blocks of which {} are \
-             free, and the {} running requests that could free some are held back for it (rule N14); give the engine \
-             blocks for max_num_seqs requests",
-            l.since_s, l.replica, l.request, l.needed_blocks, l.free_blocks, l.running
-        ));
-    }
+    notes.extend(summary.livelocks.iter().map(LivelockReport::note));
     if let (Some(true), Some(b)) = (summary.saturated, summary.backlog) {
         notes.push(format!(
             "saturated: requests without a first token grew from {:.1} to {:.1} on average while load was \
