@@ -1,5 +1,7 @@
 //! The summary of a run: every metric with its unit and its number of values.
 
+mod livelock;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -14,8 +16,10 @@ use super::select::Figures;
 use super::tally::{RunTally, Tally};
 use super::tokens::TokenGaps;
 use super::window::Window;
-use crate::record::{LivelockSince, RequestRecord, RunRecord, Status};
+use crate::record::{RequestRecord, RunRecord, Status};
 use crate::units::SimTime;
+
+pub use livelock::LivelockReport;
 
 /// Version of the summary's shape; fields are only ever added within one.
 pub const SUMMARY_VERSION: u32 = 1;
@@ -203,66 +207,6 @@ pub struct Summary {
     pub diagnosis: Option<Diagnosis>,
     /// What a reader must know before using a figure.
     pub notes: Vec<String>,
-}
-
-/// A replica that schedules nothing any more though requests wait: under Neuron's plugin running requests are held back
-/// for one that has no room (rule N14); at a decode group without the reserve for loads, prompts that are loaded hold
-/// all blocks and each waits for more (rule D12 switched off), and `running` is 0.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct LivelockReport {
-    /// Which replica.
-    pub replica: u32,
-    /// Since when, in seconds from the start of the run.
-    pub since_s: f64,
-    /// The request, by its number in the trace, that was let in and cannot be scheduled.
-    pub request: u32,
-    /// KV blocks that its tokens fill.
-    pub needed_blocks: u32,
-    /// KV blocks that are free.
-    pub free_blocks: u32,
-    /// Running requests that are held back for it, and so never end.
-    pub running: u32,
-    /// Waiting requests, that one included.
-    pub waiting: u32,
-}
-
-impl LivelockReport {
-    /// Of all replicas, in order.
-    pub(super) fn of(livelocks: impl Iterator<Item = Option<LivelockSince>>) -> Vec<Self> {
-        let numbered = (0..).zip(livelocks);
-        let found = numbered.filter_map(|(replica, since)| Some((replica, since?)));
-        found
-            .map(|(replica, LivelockSince { at, state })| Self {
-                replica,
-                since_s: at.as_secs_f64(),
-                request: state.head,
-                needed_blocks: state.needed_blocks,
-                free_blocks: state.free_blocks,
-                running: state.hidden,
-                waiting: state.waiting,
-            })
-            .collect()
-    }
-
-    /// What stands still, why, and what would mend it.
-    fn note(&self) -> String {
-        let (since_s, replica) = (self.since_s, self.replica);
-        let so = format!("livelock: from {since_s:.3} s on replica {replica} schedules nothing: ");
-        let (request, needed, free) = (self.request, self.needed_blocks, self.free_blocks);
-        if self.running == 0 {
-            return format!(
-                "{so}the KV of {} prompts is loaded and holds the blocks, request {request} needs {needed} to go on, {free} are free, \
-                 and nothing runs that could free some (rule D12 is off); set cluster.transfer.reserve_for_loads to true, \
-                 or give decode groups more KV blocks",
-                self.waiting
-            );
-        }
-        format!(
-            "{so}request {request} waits for {needed} KV blocks of which {free} are free, and the {} running requests that \
-             could free some are held back for it (rule N14); give the engine blocks for max_num_seqs requests",
-            self.running
-        )
-    }
 }
 
 /// What a summary is made of, from a whole record or gathered while a run went on.
