@@ -173,7 +173,7 @@ fn placement_text(rule: &PlacementRule) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::context;
+    use crate::report::context::context;
 
     fn rows(name: &str, set: &[(&str, &str)]) -> Vec<(String, String)> {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
