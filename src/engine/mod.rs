@@ -226,7 +226,8 @@ pub struct Livelock {
     pub needed_blocks: u32,
     /// KV blocks that are free.
     pub free_blocks: u32,
-    /// Running requests that are hidden from the scheduler meanwhile, and so never end.
+    /// Running requests that are hidden from the scheduler meanwhile, and so never end; 0 at a decode group that its
+    /// loaded prompts block (rule D12 switched off).
     pub hidden: u32,
     /// Waiting requests, the head included.
     pub waiting: u32,

@@ -20,7 +20,7 @@ const SIGMAS: f64 = 3.0;
 /// over the second quarter of the span of arrivals is compared with that over the last quarter. Half a span of
 /// arrivals lies between the centres of the two. The run is saturated when the backlog grew by more than 5 % of
 /// those arrivals and by more than three standard deviations of a Poisson count with the earlier mean (plus
-/// one). A closed loop never grows. Rejected requests are not backlog. How often the rule is right on single
+/// one). A closed loop never grows. Rejected requests are arrivals, but never backlog. How often the rule is right on single
 /// queues is tabulated in `docs/METRICS.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Backlog {
@@ -38,16 +38,16 @@ impl Backlog {
     /// Judges the requests of a window. `None` with fewer than 40 arrivals or when all came at once (offline
     /// load, which has no arrival rate to keep up with).
     pub fn of(run: &RunRecord, window: &Window) -> Option<Self> {
-        let served = run.requests.iter().filter(|r| r.status != Status::Rejected);
-        let arrivals = ArrivalSpan::of(served.map(|r| r.scheduled), window)?;
+        let arrivals = ArrivalSpan::of(run.requests.iter().map(|r| r.scheduled), window)?;
         let mut meter = BacklogMeter::new(arrivals)?;
         run.requests.iter().for_each(|r| meter.count(r));
         Some(meter.judge())
     }
 }
 
-/// First and last arrival of the measured requests that are not rejected, and how many there are. A run that is
-/// told while it goes on cannot be asked for its last arrival, and the quarters of the backlog depend on it.
+/// First and last arrival of the measured requests, and how many there are: of all that are offered, rejected ones too,
+/// since a run that is told while it goes on knows neither its last arrival nor what will be rejected, and the quarters
+/// of the backlog depend on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArrivalSpan {
     /// The first.
@@ -195,5 +195,22 @@ mod tests {
     fn few_or_simultaneous_arrivals_are_not_judged() {
         assert_eq!(Backlog::of(&queue(39, 80, 100), &Window::WHOLE), None);
         assert_eq!(Backlog::of(&queue(100, 0, 100), &Window::WHOLE), None);
+    }
+
+    /// A record and a run that is told while it goes on have the same arrivals, whichever were rejected.
+    #[test]
+    fn rejected_requests_are_arrivals_and_no_backlog() {
+        let mut run = queue(60, 100, 95);
+        run.requests.iter_mut().skip(20).for_each(|r| {
+            r.status = Status::Rejected;
+            r.first_token = None;
+        });
+        let backlog = Backlog::of(&run, &Window::WHOLE).unwrap();
+        let span = ArrivalSpan::of(run.requests.iter().map(|r| r.scheduled), &Window::WHOLE);
+        let mut told = BacklogMeter::new(span.unwrap()).unwrap();
+        run.requests.iter().for_each(|r| told.count(r));
+        assert_eq!(backlog, told.judge());
+        assert!(backlog.late.abs() < 1e-12, "{backlog:?}");
+        assert!(backlog.early > 0.0 && !backlog.saturated, "{backlog:?}");
     }
 }

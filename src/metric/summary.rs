@@ -1,5 +1,7 @@
 //! The summary of a run: every metric with its unit and its number of values.
 
+mod livelock;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -14,8 +16,10 @@ use super::select::Figures;
 use super::tally::{RunTally, Tally};
 use super::tokens::TokenGaps;
 use super::window::Window;
-use crate::record::{LivelockSince, RequestRecord, RunRecord, Status};
+use crate::record::{RequestRecord, RunRecord, Status};
 use crate::units::SimTime;
+
+pub use livelock::LivelockReport;
 
 /// Version of the summary's shape; fields are only ever added within one.
 pub const SUMMARY_VERSION: u32 = 1;
@@ -205,44 +209,6 @@ pub struct Summary {
     pub notes: Vec<String>,
 }
 
-/// A replica that schedules nothing any more though requests wait (rule N14 of Neuron's plugin).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct LivelockReport {
-    /// Which replica.
-    pub replica: u32,
-    /// Since when, in seconds from the start of the run.
-    pub since_s: f64,
-    /// The request, by its number in the trace, that was let in and cannot be scheduled.
-    pub request: u32,
-    /// KV blocks that its tokens fill.
-    pub needed_blocks: u32,
-    /// KV blocks that are free.
-    pub free_blocks: u32,
-    /// Running requests that are held back for it, and so never end.
-    pub running: u32,
-    /// Waiting requests, that one included.
-    pub waiting: u32,
-}
-
-impl LivelockReport {
-    /// Of all replicas, in order.
-    pub(super) fn of(livelocks: impl Iterator<Item = Option<LivelockSince>>) -> Vec<Self> {
-        let numbered = (0..).zip(livelocks);
-        let found = numbered.filter_map(|(replica, since)| Some((replica, since?)));
-        found
-            .map(|(replica, LivelockSince { at, state })| Self {
-                replica,
-                since_s: at.as_secs_f64(),
-                request: state.head,
-                needed_blocks: state.needed_blocks,
-                free_blocks: state.free_blocks,
-                running: state.hidden,
-                waiting: state.waiting,
-            })
-            .collect()
-    }
-}
-
 /// What a summary is made of, from a whole record or gathered while a run went on.
 #[derive(Debug)]
 pub(super) struct Parts {
@@ -428,14 +394,7 @@ fn in_system_mean(run: &RunTally, end: SimTime) -> Option<f64> {
 /// Everything that makes a figure weaker than it looks.
 fn notes(summary: &Summary, options: &SummaryOptions, gaps_known: bool) -> Vec<String> {
     let mut notes = Vec::new();
-    for l in &summary.livelocks {
-        notes.push(format!(
-            "livelock: from {:.3} s on replica {} schedules nothing: request {} waits for {} KV blocks of which {} are \
-             free, and the {} running requests that could free some are held back for it (rule N14); give the engine \
-             blocks for max_num_seqs requests",
-            l.since_s, l.replica, l.request, l.needed_blocks, l.free_blocks, l.running
-        ));
-    }
+    notes.extend(summary.livelocks.iter().map(LivelockReport::note));
     if let (Some(true), Some(b)) = (summary.saturated, summary.backlog) {
         notes.push(format!(
             "saturated: requests without a first token grew from {:.1} to {:.1} on average while load was \

@@ -93,7 +93,7 @@ impl RequestRecord {
     }
 }
 
-/// A replica whose engine schedules nothing any more, though requests wait (rule N14).
+/// A replica whose engine schedules nothing any more, though requests wait (rule N14, or D12 switched off).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LivelockSince {
     /// When it was first seen: the call of the scheduler whose step is empty.

@@ -1,6 +1,9 @@
 //! What every figure of a report depends on.
 
+mod pools;
+
 use super::number::counted;
+use crate::engine::vllm::VllmConfig;
 use crate::kv::sizing::MemoryLedger;
 use crate::scenario::schema::EngineKind;
 use crate::scenario::{Plan, StepTimeSource};
@@ -33,18 +36,7 @@ pub fn context(plan: &Plan) -> Vec<(String, String)> {
             "accelerator",
             s.system.accelerator.clone().unwrap_or_else(|| "unknown".into()),
         ),
-        (
-            "engine",
-            format!(
-                "{}, max_num_seqs {}, max_num_batched_tokens {}, {} KV blocks (and vLLM's null block) of {} \
-                 tokens",
-                engine_text(plan),
-                e.max_num_seqs,
-                e.max_num_batched_tokens,
-                e.usable_blocks(),
-                e.block_size
-            ),
-        ),
+        ("engine", engine_row(&engine_text(plan), e)),
         ("replicas", replicas_text(plan, world.replicas)),
         ("step time", step_time),
         ("load", load_text(plan)),
@@ -91,7 +83,21 @@ pub fn context(plan: &Plan) -> Vec<(String, String)> {
         .into_iter()
         .filter_map(|(name, text)| Some((name.to_owned(), text?)));
     rows.splice(3..3, known);
+    if let Some(cluster) = plan.cluster() {
+        pools::describe(cluster, plan, &mut rows);
+    }
     rows
+}
+
+/// An engine and what it has room for.
+fn engine_row(name: &str, e: &VllmConfig) -> String {
+    format!(
+        "{name}, max_num_seqs {}, max_num_batched_tokens {}, {} KV blocks (and vLLM's null block) of {} tokens",
+        e.max_num_seqs,
+        e.max_num_batched_tokens,
+        e.usable_blocks(),
+        e.block_size
+    )
 }
 
 /// How many replicas, or which pools, behind which router.

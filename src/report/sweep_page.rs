@@ -105,7 +105,7 @@ fn remarks(configuration: &Configuration) -> String {
         ConfigurationOutcome::Infeasible(reason) => format!("infeasible: {reason}"),
         ConfigurationOutcome::Capacity(c) => c.notes.join("; "),
         ConfigurationOutcome::Load(p) if p.livelocked() => {
-            "livelock: an engine schedules nothing any more (rule N14), or requests wait for groups that never come".to_owned()
+            "livelock: an engine schedules nothing any more (its run says why), or requests wait for groups that never come".to_owned()
         }
         ConfigurationOutcome::Load(p) if p.saturated() => "saturated".to_owned(),
         ConfigurationOutcome::Load(_) => String::new(),

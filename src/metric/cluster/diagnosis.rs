@@ -14,6 +14,7 @@ mod flow;
 mod gauges;
 mod judge;
 mod links;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -152,6 +153,8 @@ struct Facts<'a> {
     /// Share of the judged time in which requests wait at the gateway.
     pub gateway_queued: f64,
     pub rejected_share: f64,
+    /// Requests sent in the judged time over those that the gateway sent on in it; 1 where it kept up.
+    pub offered_over_let_in: f64,
     /// Requests in flight early and late, when they grew beyond chance.
     pub growth: Option<(f64, f64)>,
 }
@@ -187,7 +190,11 @@ impl ClusterDiagnosis {
             offered += 1;
             rejected += u64::from(request.status == crate::record::Status::Rejected);
         }
+        let inside = |t: &SimTime| judged.0 <= *t && *t <= judged.1;
+        let let_in = cluster.jobs.iter().filter_map(|j| j.dispatched).filter(inside);
+        let let_in = let_in.count();
         let facts = Facts {
+            offered_over_let_in: (offered as f64 / let_in.max(1) as f64).max(1.0),
             gateway_queued: gauges::gateway_queued(cluster, judged),
             rejected_share: rejected as f64 / offered.max(1) as f64,
             growth: client.growth(judged).filter(|_| options.concurrency.is_none()),

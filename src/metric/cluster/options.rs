@@ -36,6 +36,8 @@ pub struct ClusterOptions {
     pub pools: BTreeMap<String, PoolFacts>,
     /// Bandwidth of links by name, bytes a second.
     pub link_bytes_per_s: BTreeMap<String, u64>,
+    /// KV is pushed while prompts are computed: how long it moves tells nothing of links.
+    pub kv_is_pushed: bool,
     /// What stands beside the accelerators' machines.
     pub other_costs: Vec<OtherCost>,
     /// Power usage effectiveness, with its source.
@@ -65,6 +67,7 @@ impl Default for ClusterOptions {
             target_utilisation: 1.0,
             pools: BTreeMap::new(),
             link_bytes_per_s: BTreeMap::new(),
+            kv_is_pushed: false,
             other_costs: Vec::new(),
             pue: None,
             tenants: BTreeMap::new(),

@@ -87,7 +87,7 @@ pub(super) fn scaling(summary: &ClusterSummary) -> Option<Table> {
         Column::with_unit("up", "decisions"),
         Column::with_unit("down", "decisions"),
         Column::with_unit("reversals", "decisions"),
-        Column::with_unit("shortest", "s"),
+        Column::with_unit("shortest reversal", "s"),
         Column::with_unit("ready after, mean", "s"),
         Column::with_unit("ready after, most", "s"),
         Column::with_unit("never ready", "groups"),

@@ -51,6 +51,10 @@ pub(super) fn resolve(
     Ok(ClusterOptions {
         pools: facts,
         link_bytes_per_s: bandwidths(configs, links),
+        kv_is_pushed: scenario.cluster.transfer.as_ref().is_some_and(|t| {
+            t.mode
+                .is_some_and(|mode| mode != crate::scenario::schema::TransferWord::Pull)
+        }),
         other_costs: others.collect::<Result<_, _>>()?,
         pue: pue.transpose()?,
         tenants: tenants(scenario, &gateway.fairness),

@@ -3,8 +3,9 @@
 use super::Facts;
 use super::gauges::{PoolQueues, Role};
 use super::judge::{AWAY, FULL_LINK, SLOWED};
+use super::room::ROOM;
 use crate::metric::cluster::ClusterSummary;
-use crate::metric::diagnose::{Evidence, MOSTLY};
+use crate::metric::diagnose::{Evidence, MOSTLY, ONE_CAUSE};
 
 /// A share of a whole.
 fn share(what: impl Into<String>, value: Option<f64>, threshold: Option<f64>) -> Evidence {
@@ -30,16 +31,23 @@ impl Facts<'_> {
     pub fn evidence(&self, summary: &ClusterSummary) -> Vec<Evidence> {
         let gateway = "time in which requests wait at the gateway";
         let mut rows = vec![share(gateway, Some(self.gateway_queued), Some(MOSTLY))];
+        if self.gateway_queued >= MOSTLY {
+            let asked = |pool: &PoolQueues| {
+                let what = format!("{}: what is offered over what full batches carry", pool.pool);
+                share(what, self.asked_of(pool), Some(ROOM))
+            };
+            rows.extend(self.pools.iter().map(asked));
+        }
         rows.extend(self.pools.iter().flat_map(|pool| self.of_pool(pool)));
         if let Some(link) = self.transfers.as_ref().and_then(|t| t.busiest.as_ref()) {
             let carried = format!("{}: carried of what it could", link.link);
             rows.push(share(carried, Some(link.share), Some(FULL_LINK)));
-            rows.push(Evidence {
+            rows.extend(link.slowdown.map(|slowdown| Evidence {
                 what: format!("{}: transfers over their time alone", link.link),
-                value: link.slowdown,
+                value: Some(slowdown),
                 unit: "times".to_owned(),
                 threshold: Some(SLOWED),
-            });
+            }));
         }
         if let Some(needs) = &summary.demand.needs {
             let ready = |role| self.pools.iter().find(|p| p.role == role).map(|p| p.ready);
@@ -56,28 +64,29 @@ impl Facts<'_> {
     }
 
     fn of_pool(&self, pool: &PoolQueues) -> Vec<Evidence> {
-        let mostly = Some(MOSTLY);
+        let is_decode = pool.role == Role::Decode;
+        // What each verdict compares with: at a decode pool KV on its way is no queue, and the waits below are judged too.
+        let (queue, pinned, short) = if is_decode {
+            let queue = "time in which requests wait, or their KV is on its way";
+            (queue, Some(MOSTLY), None)
+        } else {
+            let queue = "time in which requests wait after a step's schedule";
+            (queue, Some(ONE_CAUSE), Some(ONE_CAUSE))
+        };
         let row = |what: &str, value, threshold| share(format!("{}: {what}", pool.pool), value, threshold);
-        let waits = (pool.role == Role::Decode).then(|| self.decode_queued(pool));
         let mut rows = vec![
-            row(
-                "time in which requests wait after a step's schedule",
-                pool.queued,
-                mostly,
-            ),
-            row("of it with every seat taken", pool.pinned, mostly),
+            row(queue, pool.queued, (!is_decode).then_some(MOSTLY)),
+            row("of it with every seat taken", pool.pinned, pinned),
             row(
                 "of it with too few free KV blocks for the next",
                 pool.short,
-                mostly,
+                short,
             ),
         ];
-        if waits.is_some() {
-            rows.push(row(
-                "time in which requests wait for room or a seat",
-                waits,
-                mostly,
-            ));
+        if is_decode {
+            let waits = Some(self.decode_queued(pool));
+            let what = "time in which requests wait for room or a seat";
+            rows.push(row(what, waits, Some(MOSTLY)));
         }
         rows.push(row("devices compute", pool.busy, None));
         rows.push(row("groups not ready", pool.not_ready, Some(AWAY)));

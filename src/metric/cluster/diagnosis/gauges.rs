@@ -59,6 +59,10 @@ pub struct PoolQueues {
     pub step_s: Option<f64>,
     /// Preemptions in the whole run.
     pub preemptions: u64,
+    /// Of the time that its devices compute in the whole run, the part in steps with prompt tokens.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub on_prompts: Option<f64>,
 }
 
 /// Nanoseconds, or requests times nanoseconds.
@@ -116,14 +120,16 @@ pub(super) fn pools(
             let sums: Vec<Sums> = groups
                 .map(|g| of_group(g, run, (&limits, need), judged))
                 .collect();
-            let preemptions = cluster.groups.iter().filter(|g| g.pool == number);
-            let preemptions = preemptions
-                .flat_map(|g| &g.replicas)
-                .filter_map(|&r| run.replicas.get(r as usize))
-                .map(|r| r.preemptions)
-                .sum();
+            let replicas = || {
+                let groups = cluster.groups.iter().filter(|g| g.pool == number);
+                let replicas = groups.flat_map(|g| &g.replicas);
+                replicas.filter_map(|&r| run.replicas.get(r as usize))
+            };
+            let on_prompts: u128 = replicas().map(|r| u128::from(r.busy.prefill.0)).sum();
+            let on_output: u128 = replicas().map(|r| u128::from(r.busy.decode.0)).sum();
             PoolQueues {
-                preemptions,
+                preemptions: replicas().map(|r| r.preemptions).sum(),
+                on_prompts: ratio(on_prompts, on_prompts + on_output),
                 ..figures(name, role, limits.seats, &sums, judged)
             }
         })
@@ -261,6 +267,7 @@ fn figures(name: &str, role: Role, seats: u32, groups: &[Sums], judged: (SimTime
         batch: ratio(all.running_busy, all.busy),
         step_s: ratio(all.busy, all.steps).map(|ns| ns / 1e9),
         preemptions: 0,
+        on_prompts: None,
     }
 }
 

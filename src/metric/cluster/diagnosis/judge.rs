@@ -17,8 +17,6 @@ pub(super) const AWAY: f64 = 0.1;
 const SPARE: &str = "keep spare groups, or start them sooner or faster; whether there are enough when all are ready, a run without that tells";
 /// Less of their time than this leaves no queue behind.
 const SLIGHT: f64 = 0.01;
-/// Requests refused at the gateway or by engines beyond this share.
-const REFUSED: f64 = 0.01;
 
 /// A verdict.
 pub(super) struct Found {
@@ -29,7 +27,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    fn of(limit: ClusterLimit, whose: &str, because: String, advice: &str) -> Self {
+    pub fn of(limit: ClusterLimit, whose: &str, because: String, advice: &str) -> Self {
         Self {
             limit,
             whose: Some(whose.to_owned()),
@@ -52,7 +50,7 @@ impl Found {
     }
 }
 
-fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
 }
 
@@ -83,7 +81,7 @@ impl Facts<'_> {
     }
 
     /// The pool whose groups answer; none where there are several.
-    fn answering(&self) -> Option<&PoolQueues> {
+    pub fn answering(&self) -> Option<&PoolQueues> {
         self.pools.iter().find(|p| p.role != Role::Prefill)
     }
 
@@ -150,7 +148,7 @@ impl Facts<'_> {
     }
 
     /// Groups that are not there are why the others are full.
-    fn away(&self, pool: &PoolQueues) -> Option<Found> {
+    pub fn away(&self, pool: &PoolQueues) -> Option<Found> {
         let away = pool.not_ready.filter(|&a| a >= AWAY)?;
         let because = format!(
             "requests wait for its groups, which started or had failed in {} of their time",
@@ -161,12 +159,12 @@ impl Facts<'_> {
 
     fn full_link(&self) -> Option<Found> {
         let link = self.transfers.as_ref()?.busiest.as_ref()?;
-        let slowdown = link.slowdown.unwrap_or(0.0);
-        (link.share >= FULL_LINK && slowdown >= SLOWED).then(|| {
-            let because = format!(
-                "it carries {} of what it can while KV is moved, and transfers take {slowdown:.1} times as long as alone",
-                percent(link.share)
-            );
+        let slowed = link.slowdown.is_none_or(|times| times >= SLOWED);
+        (link.share >= FULL_LINK && slowed).then(|| {
+            let mut because = format!("it carries {} of what it can while KV is moved", percent(link.share));
+            if let Some(times) = link.slowdown {
+                because += &format!(", and transfers take {times:.1} times as long as alone");
+            }
             let advice = "links are the limit: more bandwidth, or fewer bytes a token (KV in fp8), or fewer prompts that are prefilled elsewhere";
             Found::of(ClusterLimit::Transfer, &link.link, because, advice)
         })
@@ -197,48 +195,6 @@ impl Facts<'_> {
             );
             Found::of(ClusterLimit::Prefill, &pool.pool, because, "add prefill groups")
         }))
-    }
-
-    fn full_gateway(&self) -> Option<Found> {
-        if self.gateway_queued >= MOSTLY {
-            let because = format!(
-                "requests wait there in {} of the time",
-                percent(self.gateway_queued)
-            );
-            let none_ready = self.pools.iter().find(|p| p.ready < 0.5);
-            if let Some(found) = none_ready.and_then(|p| self.away(p)) {
-                return Some(found);
-            }
-            let is_full = |p: &&PoolQueues| p.full.unwrap_or(0.0) >= MOSTLY;
-            return Some(match self.pools.iter().find(is_full) {
-                Some(pool) => Found::of(
-                    match pool.role {
-                        Role::Prefill => ClusterLimit::Prefill,
-                        Role::Decode => ClusterLimit::Decode,
-                        Role::Both => ClusterLimit::Serving,
-                    },
-                    &pool.pool,
-                    format!(
-                        "{because}, and every seat of its groups is taken in {} of it: the gateway lets in what there are seats for",
-                        percent(pool.full.unwrap_or(0.0))
-                    ),
-                    "add groups",
-                ),
-                None => Found::of(
-                    ClusterLimit::Gateway,
-                    "gateway",
-                    format!("{because}, while no requests wait behind it and seats are free"),
-                    "raise its limits as far as the targets allow, then add groups",
-                ),
-            });
-        }
-        (self.rejected_share > REFUSED && self.gateway_queued <= SELDOM).then(|| {
-            let because = format!(
-                "{} of the requests are refused, while no requests wait behind it",
-                percent(self.rejected_share)
-            );
-            Found::of(ClusterLimit::Gateway, "gateway", because, "raise its limits")
-        })
     }
 
     /// No queue stands, but a target is missed.

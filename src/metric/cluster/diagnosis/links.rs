@@ -28,7 +28,8 @@ pub struct BusiestLink {
     pub link: String,
     /// What it carried over what it could have.
     pub share: f64,
-    /// How long transfers took over how long one would alone on it, means: 1 where none is in another's way.
+    /// How long transfers took over how long one would alone on it, means: 1 where none is in another's way. Null where KV is
+    /// pushed while the prompt is computed: what is left then is not what one would have moved alone.
     pub slowdown: Option<f64>,
 }
 
@@ -66,7 +67,7 @@ impl TransferFigures {
             Some(BusiestLink {
                 link: link.clone(),
                 share: *bytes as f64 / bandwidth / active_s,
-                slowdown: (alone_s > 0.0).then(|| sum / n as f64 / alone_s),
+                slowdown: (alone_s > 0.0 && !options.kv_is_pushed).then(|| sum / n as f64 / alone_s),
             })
         });
         // The first of equals.

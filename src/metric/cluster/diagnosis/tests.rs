@@ -4,9 +4,10 @@ use super::*;
 use crate::cluster::fault::{Fault, FaultKind};
 use crate::cluster::lifecycle::RestartPlan;
 use crate::cluster::link::LinkConfig;
+use crate::cluster::push::PushFrom;
 use crate::engine::vllm::{Behaviour, VllmConfig};
 use crate::metric::goodput::Slo;
-use crate::sim::fleet::{FleetConfig, PoolConfig, PoolRole, run};
+use crate::sim::fleet::{FleetConfig, PoolConfig, PoolRole, TransferMode, run};
 use crate::sim::{LoadModel, Pace};
 use crate::steptime::{BatchShape, StepTime};
 use crate::units::SimDuration;
@@ -91,6 +92,7 @@ fn diagnose(config: &FleetConfig, requests: Vec<TraceRequest>, slo: Slo) -> Clus
         limits: limits.collect(),
         link_bytes_per_s: links.map(|l| (l.name.clone(), l.bandwidth_bytes_per_s)).collect(),
         concurrency: config.load.concurrency(),
+        kv_is_pushed: config.transfer.mode != TransferMode::Pull,
         ..ClusterOptions::default()
     };
     let summary = ClusterSummary::of(&run, &cluster, &options).unwrap();
@@ -241,6 +243,68 @@ fn a_gateway_that_lets_in_too_few_is_the_limit() {
         "{}",
         found.sentence()
     );
+}
+
+/// Prompts take all of the group's time though seats are free: more of them in flight would only wait behind the gateway.
+#[test]
+fn a_gateway_before_groups_without_room_is_no_limit() {
+    let mut config = together(1, engine(SEATS, BLOCKS));
+    config.gateway.limits.max_in_flight = Some(6);
+    let found = diagnose(&config, steady(600, 90, 2), Slo::default());
+    assert_eq!(
+        limit(&found),
+        (ClusterLimit::Serving, Some("main")),
+        "{}",
+        found.sentence()
+    );
+    assert_eq!(
+        found.advice.as_deref(),
+        Some("add groups; the gateway's queue keeps these from overload")
+    );
+    let evidence = |what: &str| found.evidence.iter().find(|e| e.what.contains(what)).unwrap();
+    assert!(evidence("full batches carry").value > evidence("full batches carry").threshold);
+    // Outputs alone leave room in steps; but not where their pace misses its target already.
+    let mut config = apart(engine(SEATS, BLOCKS));
+    config.gateway.limits.max_in_flight = Some(2);
+    let slow = Slo {
+        tpot: Some(SimDuration::from_millis(10)),
+        attainment: Some(0.9),
+        ..Slo::default()
+    };
+    let found = diagnose(&config, steady(300, 20, 20), slow);
+    assert_eq!(
+        limit(&found),
+        (ClusterLimit::Decode, Some("d")),
+        "{}",
+        found.sentence()
+    );
+    assert!(found.because.contains("TPOT"), "{}", found.because);
+}
+
+#[test]
+fn pushed_kv_has_no_time_alone_and_no_queue_that_contradicts_the_verdict() {
+    let mut config = apart(engine(SEATS, BLOCKS));
+    config.links = vec![LinkConfig {
+        name: "spine".into(),
+        bandwidth_bytes_per_s: 1_000_000,
+        latency: SimDuration::ZERO,
+    }];
+    config.transfer.fabric = vec![0];
+    config.transfer.mode = TransferMode::Push {
+        layers: 4,
+        from: PushFrom::EveryChunk,
+    };
+    let found = diagnose(&config, steady(300, 20, 20), Slo::default());
+    assert_eq!(found.limit, ClusterLimit::None, "{}", found.sentence());
+    let busiest = found.transfers.as_ref().and_then(|t| t.busiest.as_ref()).unwrap();
+    assert_eq!(busiest.slowdown, None);
+    let compared = found
+        .evidence
+        .iter()
+        .filter(|e| e.what.starts_with("d: time in which"));
+    for e in compared.filter(|e| e.threshold.is_some()) {
+        assert!(e.value < e.threshold, "{e:?}");
+    }
 }
 
 #[test]
