@@ -53,7 +53,7 @@ pub fn prefill_capacity(lengths: &Lengths, engine: &VllmConfig, machine: &Machin
     let mut batch = BatchShape::default();
     let mut step = |batch: &mut BatchShape| {
         if !batch.is_empty() {
-            seconds += step_seconds(machine, batch);
+            seconds += pace_seconds(machine, batch, engine.pipeline_parallel_size);
             batch.clear();
         }
     };
@@ -119,6 +119,27 @@ pub fn decode_capacity(
         step_s: Some(lasts),
         bound,
     })
+}
+
+/// Time from one batch to the next: in a pipeline the next may start when the first stage and the host are done with this
+/// one, and no stage does more than one batch at a time, so the slowest sets the pace (rule S68).
+fn pace_seconds(machine: &Machine, batch: &BatchShape, stages: u32) -> f64 {
+    if stages <= 1 {
+        return step_seconds(machine, batch);
+    }
+    let mut shares = Vec::new();
+    machine.step_time.stage_shares(batch, &mut shares);
+    let total: f64 = shares.iter().map(|&share| share as f64).sum();
+    let (first, slowest) = match shares.iter().max() {
+        Some(&most) if total > 0.0 && shares.len() == stages as usize => {
+            (shares[0] as f64 / total, most as f64 / total)
+        }
+        // Stages that nothing is known of are equal.
+        _ => (1.0 / f64::from(stages), 1.0 / f64::from(stages)),
+    };
+    let lasts = machine.step_time.duration(batch).as_secs_f64();
+    let host = machine.host.between_steps.as_secs_f64();
+    lasts.mul_add(first, host).max(lasts * slowest)
 }
 
 /// A step with the host's time until the next.

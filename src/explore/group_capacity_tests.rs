@@ -59,6 +59,17 @@ fn prompts_fill_steps() {
 }
 
 #[test]
+fn the_slowest_stage_sets_a_pipelines_pace() {
+    // As above, 50 ms a step; two equal stages take a batch every 25 ms.
+    let two = VllmConfig {
+        pipeline_parallel_size: 2,
+        ..engine()
+    };
+    let found = prefill_capacity(&lengths(), &two, &machine()).unwrap();
+    assert_relative_eq!(found.requests_per_s, 10.0 / (5.0 * 0.025), max_relative = 1e-12);
+}
+
+#[test]
 fn a_batch_is_held_by_seats_memory_or_the_target() {
     let found = |engine: &VllmConfig, tpot_ms: Option<u64>| {
         let slo = Slo {

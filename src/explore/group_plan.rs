@@ -197,6 +197,15 @@ pub fn group_plan(
             groups: 0,
         });
     }
+    // Before anything is added to these: a peak in the wrong unit must not cost the capacity that was found.
+    let traffic: Vec<u32> = planned.pools.iter().map(|p| p.traffic).collect();
+    if let Err(why) = without_troubles(plan, &traffic, None) {
+        return Ok(Err(NoGroupPlan(format!(
+            "no groups to plan with: --peak {} is too large, as its groups cannot be simulated ({why}); \
+             give the peak in requests a second, or plan for a part of it",
+            demand.peak_rps
+        ))));
+    }
     if let Err(no) = planned.settle(plan, demand.survive) {
         return Ok(Err(no));
     }
