@@ -545,6 +545,61 @@ const REFUSED: &[(&str, &str, &[&str])] = &[
     ),
     (
         UNIFIED,
+        "cluster.pools.main.autoscale={metric: kv-usage, target: 5, min_groups: 1, max_groups: 8}",
+        &["cluster.pools.0.autoscale.target", "share"],
+    ),
+    (
+        UNIFIED,
+        "cluster.pools.main.autoscale={metric: kv-usage, target: 0.8, min_groups: 1, max_groups: 5000}",
+        &["autoscale.max_groups", "4096"],
+    ),
+    (
+        UNIFIED,
+        "cluster.pools.main.autoscale={metric: kv-usage, target: 0.8, min_groups: 1, max_groups: 8, spare: 4097}",
+        &["autoscale.spare", "0 to 4096"],
+    ),
+    (
+        UNIFIED,
+        "cluster.pools.main.autoscale={metric: kv-usage, target: 0.8, min_groups: 1, max_groups: 8, metric_age: 2h}",
+        &["autoscale.metric_age", "up to"],
+    ),
+    (
+        UNIFIED,
+        "cluster.pools.main.autoscale={metric: kv-usage, target: 0.8, min_groups: 1, max_groups: 8, up: {limits: [{groups: 0, per: 15s}]}}",
+        &["autoscale.up.limits", "all are 0"],
+    ),
+    (
+        UNIFIED,
+        "cluster.pools.main.autoscale={schedule: []}",
+        &["autoscale.schedule", "no steps"],
+    ),
+    (
+        UNIFIED,
+        "cluster.pools.main.rollout={at: 1s, max_unavailable: 9}",
+        &["rollout.max_unavailable", "allowed: 0 to 4"],
+    ),
+    (
+        UNIFIED,
+        "cluster.pools.main.rollout={at: 1s, canary: {groups: 1, share: 0, hold: 60s, analysis: {tpot_ratio: 1.1, interval: 10s}}}",
+        &["canary.share", "found 0"],
+    ),
+    (
+        UNIFIED,
+        "cluster.pools.main.rollout={at: 1s, canary: {groups: 1, share: 0.2, hold: 60s, analysis: {tpot_ratio: 1.1, interval: 10s, progress_deadline: 0s}}}",
+        &["analysis.progress_deadline", "found 0"],
+    ),
+    (
+        UNIFIED,
+        "cluster.pools.main.rollout={at: 1s, canary: {groups: 1, share: 0.2, hold: 60s, analysis: {tpot_ratio: 1.1, interval: 10s, percentile: 0.99}}}",
+        &["analysis.percentile", "did you mean 99?"],
+    ),
+    (
+        UNIFIED,
+        "cluster.pools.main.rollout={at: 1s, canary: {groups: 1, share: 0.2, hold: 60s, analysis: {tpot_ratio: 1.1, interval: 10s, percentile: 0.1}}}",
+        &["analysis.percentile", "1 to 100"],
+    ),
+    (
+        UNIFIED,
         "cluster.pools.main.rollout={at: 1s, surge: 0, max_unavailable: 0}",
         &["cluster.pools.0.rollout", "both 0"],
     ),
@@ -781,4 +836,29 @@ fn pipeline_stages_are_equal_only_where_layers_are_not_known() {
         equal.contains("3 pipeline stages take the same time each"),
         "{equal}"
     );
+}
+
+/// Under an autoscaler that may leave no group of the old revision, a canary would take all traffic, and its checks have
+/// nothing to compare it with.
+#[test]
+fn an_autoscaler_leaves_canaries_something_to_be_compared_with() {
+    let rollout = "cluster.pools.main.rollout={at: 60s, canary: {groups: 2, share: 0.2, hold: 60s, analysis: \
+                   {tpot_ratio: 1.1, interval: 10s}}}";
+    let metric = |least: u32| {
+        format!(
+            "cluster.pools.main.autoscale={{metric: kv-usage, target: 0.8, min_groups: {least}, max_groups: 8}}"
+        )
+    };
+    let schedule = |from: u32, to: u32| {
+        format!(
+            "cluster.pools.main.autoscale={{schedule: [{{at: 0s, groups: {from}}}, {{at: 30s, groups: {to}}}]}}"
+        )
+    };
+    for set in [metric(3), schedule(1, 3)] {
+        assert!(plan(UNIFIED, &[rollout, &set]).is_ok(), "{set}");
+    }
+    for set in [metric(1), metric(2), schedule(3, 2)] {
+        let refused = plan(UNIFIED, &[rollout, &set]).unwrap_err();
+        assert!(refused.contains("the autoscaler may leave"), "{set}: {refused}");
+    }
 }

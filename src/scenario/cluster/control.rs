@@ -1,5 +1,6 @@
 //! `cluster.pools.*.autoscale`, and with that and the rollout how many groups there may be.
 
+use super::super::check::written;
 use super::super::provenance::Source;
 use super::super::quantity::Finite;
 use super::super::schema::{
@@ -41,12 +42,20 @@ pub(super) fn resolve(
     }
     let rollout = match &mut pool.rollout {
         None => None,
-        Some(rule) => Some(super::rollout::resolve(
-            rule,
-            groups,
-            &format!("{path}.rollout"),
-            f,
-        )?),
+        Some(rule) => {
+            let scaled = pool.autoscale.as_ref();
+            let sizes = Sizes {
+                groups,
+                fewest: scaled.and_then(|scaled| fewest(scaled, rule.at.0)),
+                most,
+            };
+            Some(super::rollout::resolve(
+                rule,
+                &sizes,
+                &format!("{path}.rollout"),
+                f,
+            )?)
+        }
     };
     let surge = rollout.as_ref().map_or(0, |r| r.config.surge);
     let reached = most.saturating_add(surge);
@@ -66,11 +75,33 @@ pub(super) fn resolve(
     })
 }
 
+/// How many groups a pool has.
+pub(super) struct Sizes {
+    /// At the start.
+    pub groups: u32,
+    /// The fewest that an autoscaler may leave while a rollout is under way.
+    pub fewest: Option<u32>,
+    /// The most at any time, without a rollout's surge.
+    pub most: u32,
+}
+
+/// The fewest groups that an autoscaler may leave from some time on.
+fn fewest(rule: &Autoscale, from: SimDuration) -> Option<u32> {
+    let Some(steps) = &rule.schedule else {
+        return rule.min_groups;
+    };
+    let in_force = steps.iter().filter(|s| s.at.0 <= from).max_by_key(|s| s.at.0);
+    let later = steps.iter().filter(|s| s.at.0 > from);
+    later.chain(in_force).map(|s| s.groups).min()
+}
+
 /// The shortest time between two decisions of an autoscaler: real ones take seconds.
 const SHORTEST_INTERVAL: SimDuration = SimDuration::from_millis(100);
 
 /// Kubernetes allows no longer ones.
 const LONGEST_STABILIZATION: SimDuration = SimDuration::from_millis(3_600_000);
+/// Metrics that are older are nobody's: a scraper reads every few seconds.
+pub(super) const OLDEST_METRIC: SimDuration = SimDuration::from_millis(3_600_000);
 /// Recommendations that are looked back at, at most: an hour's at one a second.
 const MOST_LOOKED_BACK: u64 = 3_600;
 
@@ -96,8 +127,8 @@ fn autoscale(
     let max_groups = rule
         .max_groups
         .ok_or_else(|| missing(f, "max_groups", "give the most groups"))?;
-    if max_groups > super::MAX_GROUPS {
-        let mend = format!("allowed: min_groups to {}", super::MAX_GROUPS);
+    if max_groups > super::MAX_GROUPS || max_groups < min_groups {
+        let mend = format!("allowed: min_groups ({min_groups}) to {}", super::MAX_GROUPS);
         return Err(f.error(&format!("{path}.max_groups"), format!("found {max_groups}"), mend));
     }
     let metric = rule.metric.ok_or_else(|| {
@@ -107,6 +138,13 @@ fn autoscale(
     let target = rule
         .target
         .ok_or_else(|| missing(f, "target", "give what the metric should be"))?;
+    if metric == ScaleMetricWord::KvUsage && !(target.0 > 0.0 && target.0 <= 1.0) {
+        let found = format!(
+            "found {}, but KV usage is a share of the blocks",
+            written(target.0)
+        );
+        return Err(f.error(&format!("{path}.target"), found, "allowed: above 0, up to 1"));
+    }
     let usual = AutoscalerConfig::kubernetes(self::metric(metric), target.0, min_groups, max_groups);
     let kubernetes = || Source::Derived("Kubernetes".to_owned());
     let tolerance = Finite(usual.tolerance);
@@ -142,6 +180,7 @@ fn autoscale(
         ..usual
     };
     f.not_below(&format!("{path}.interval"), config.interval, SHORTEST_INTERVAL)?;
+    check(&config, path, f)?;
     for (key, rule) in [("up", &config.up), ("down", &config.down)] {
         let longest = SimDuration(config.interval.0.saturating_mul(MOST_LOOKED_BACK));
         f.blame().at_most(
@@ -152,6 +191,27 @@ fn autoscale(
     }
     let scaler = Autoscaler::new(config).map_err(|e| f.error(path, e.to_string(), "see its keys"))?;
     Ok((ScalePolicy::Metric(Box::new(scaler)), max_groups))
+}
+
+/// What would be without effect, or beyond all use.
+fn check(config: &AutoscalerConfig, path: &str, f: &Filling<'_>) -> Result<(), InputError> {
+    if config.spare > super::MAX_GROUPS {
+        let mend = format!("allowed: 0 to {}", super::MAX_GROUPS);
+        return Err(f.error(&format!("{path}.spare"), format!("found {}", config.spare), mend));
+    }
+    let age = Some(span(config.metric_age));
+    f.blame()
+        .at_most(&format!("{path}.metric_age"), age, span(OLDEST_METRIC))?;
+    let is_none = |limit: &StepLimit| matches!(limit.max, MaxStep::Groups(0) | MaxStep::Percent(0));
+    let limits = &config.up.limits;
+    if !limits.is_empty() && limits.iter().all(is_none) {
+        return Err(f.error(
+            &format!("{path}.up.limits"),
+            "all are 0, so no group is ever added",
+            "let one of them allow a group",
+        ));
+    }
+    Ok(())
 }
 
 const fn metric(word: ScaleMetricWord) -> ScaleMetric {
@@ -185,6 +245,9 @@ fn schedule(rule: &Autoscale, path: &str, f: &Filling<'_>) -> Result<(ScalePolic
         .flatten()
         .map(|s| (SimTime::ZERO + s.at.0, s.groups))
         .collect();
+    if steps.is_empty() {
+        return Err(f.error(&path, "found no steps", "give one, or leave autoscale out"));
+    }
     let most = steps.iter().map(|(_, groups)| *groups).max().unwrap_or(0);
     if most > super::MAX_GROUPS {
         let mend = format!("allowed: 1 to {}", super::MAX_GROUPS);

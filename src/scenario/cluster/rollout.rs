@@ -4,7 +4,7 @@ use super::super::check::written;
 use super::super::provenance::Source;
 use super::super::quantity::Finite;
 use super::super::schema::{AnalysisRule, CanaryRule, RolloutRule, UndecidedWord};
-use super::control::RATIO;
+use super::control::{OLDEST_METRIC, RATIO, Sizes};
 use super::faults::ratio;
 use super::{Filling, span};
 use crate::cluster::rollout::{Analysis, Canary, CanaryLimits, Rollout, RolloutConfig, Undecided};
@@ -21,14 +21,15 @@ const SHORTEST_INTERVAL: SimDuration = SimDuration::from_millis(100);
 /// Fills and checks it.
 pub(super) fn resolve(
     rule: &mut RolloutRule,
-    groups: u32,
+    sizes: &Sizes,
     path: &str,
     f: &mut Filling<'_>,
 ) -> Result<PoolRollout, InputError> {
     let kubernetes = || Source::Derived("Kubernetes".to_owned());
+    let groups = sizes.groups;
     let canary = match &mut rule.canary {
         None => None,
-        Some(rule) => Some(canary(rule, groups, &format!("{path}.canary"), f)?),
+        Some(rule) => Some(canary(rule, sizes, &format!("{path}.canary"), f)?),
     };
     let config = RolloutConfig {
         at: SimTime::ZERO + rule.at.0,
@@ -55,6 +56,11 @@ pub(super) fn resolve(
         let mend = format!("allowed: 0 to {}", super::MAX_GROUPS);
         return Err(f.error(&format!("{path}.surge"), format!("found {}", config.surge), mend));
     }
+    if config.max_unavailable > sizes.most {
+        let mend = format!("allowed: 0 to {}, the most groups of the pool", sizes.most);
+        let found = format!("found {}", config.max_unavailable);
+        return Err(f.error(&format!("{path}.max_unavailable"), found, mend));
+    }
     Rollout::new(config, groups).map_err(|e| f.error(path, e.to_string(), "see its keys"))?;
     let factor = f.number(path, "step_factor", &mut rule.step_factor, 1.0);
     let place = format!("{path}.step_factor");
@@ -63,7 +69,12 @@ pub(super) fn resolve(
     Ok(PoolRollout { config, slowdown })
 }
 
-fn canary(rule: &mut CanaryRule, total: u32, path: &str, f: &mut Filling<'_>) -> Result<Canary, InputError> {
+fn canary(
+    rule: &mut CanaryRule,
+    sizes: &Sizes,
+    path: &str,
+    f: &mut Filling<'_>,
+) -> Result<Canary, InputError> {
     let analysis = match &mut rule.analysis {
         None => None,
         Some(rule) => Some(analysis(rule, &format!("{path}.analysis"), f)?),
@@ -73,6 +84,13 @@ fn canary(rule: &mut CanaryRule, total: u32, path: &str, f: &mut Filling<'_>) ->
         if let Some(e) = wrong {
             return Err(f.error(&format!("{path}.analysis"), e.to_string(), "see its keys"));
         }
+        if rule.share.0 <= 0.0 {
+            return Err(f.error(
+                &format!("{path}.share"),
+                "found 0, so the canary serves nothing that could be judged",
+                "give the canary a share above 0",
+            ));
+        }
         if analysis.limits.is_relative() && rule.share.0 >= 1.0 {
             return Err(f.error(
                 &format!("{path}.share"),
@@ -80,7 +98,7 @@ fn canary(rule: &mut CanaryRule, total: u32, path: &str, f: &mut Filling<'_>) ->
                 "give the canary less, or limit its errors only",
             ));
         }
-        if analysis.limits.is_relative() && rule.groups >= total {
+        if analysis.limits.is_relative() && rule.groups >= sizes.groups {
             return Err(f.error(
                 &format!("{path}.groups"),
                 format!(
@@ -88,6 +106,18 @@ fn canary(rule: &mut CanaryRule, total: u32, path: &str, f: &mut Filling<'_>) ->
                     rule.groups
                 ),
                 "give the canary fewer groups, or limit its errors only",
+            ));
+        }
+        if let Some(fewest) = sizes.fewest.filter(|&fewest| rule.groups >= fewest)
+            && analysis.limits.is_relative()
+        {
+            return Err(f.error(
+                &format!("{path}.groups"),
+                format!(
+                    "found {}, but the autoscaler may leave {fewest}, so none is left to compare the canary with",
+                    rule.groups
+                ),
+                "give the canary fewer groups, let the autoscaler leave more, or limit the canary's errors only",
             ));
         }
     }
@@ -119,6 +149,19 @@ fn analysis(rule: &mut AnalysisRule, path: &str, f: &mut Filling<'_>) -> Result<
         from("Flagger"),
         percentile,
     );
+    if !(1.0..=100.0).contains(&percentile.0) {
+        let hundredfold = Finite(percentile.0 * 100.0);
+        let mend = if hundredfold.0 >= 50.0 && hundredfold.0 <= 100.0 {
+            format!(
+                "a percentile is 1 to 100: did you mean {}?",
+                written(hundredfold.0)
+            )
+        } else {
+            "allowed: 1 to 100".to_owned()
+        };
+        let found = format!("found {}", written(percentile.0));
+        return Err(f.error(&format!("{path}.percentile"), found, mend));
+    }
     let min_requests = usual.min_requests;
     let min_requests = f.fill(
         path,
@@ -151,9 +194,22 @@ fn analysis(rule: &mut AnalysisRule, path: &str, f: &mut Filling<'_>) -> Result<
         from("Flagger"),
         deadline,
     );
+    if deadline.0 == SimDuration::ZERO {
+        return Err(f.error(
+            &format!("{path}.progress_deadline"),
+            "found 0, so every canary is given up as it begins",
+            "give the time that its groups may take to become ready",
+        ));
+    }
+    let metric_age = f.span(path, "metric_age", &mut rule.metric_age, SimDuration::ZERO);
+    f.blame().at_most(
+        &format!("{path}.metric_age"),
+        Some(span(metric_age)),
+        span(OLDEST_METRIC),
+    )?;
     Ok(Analysis {
         interval: interval.0,
-        metric_age: f.span(path, "metric_age", &mut rule.metric_age, SimDuration::ZERO),
+        metric_age,
         percentile: percentile.0 / 100.0,
         min_requests,
         failure_limit,
