@@ -187,6 +187,8 @@ fn describe(error: &YamlError, token: Option<&str>, origin: &str) -> InputError 
             say(format!("found {value}")).allowed("allowed: a finite number")
         }
         YamlError::Message { msg, .. } => say(msg.clone()),
+        YamlError::MultipleDocuments { .. } => say("holds two documents or more; one is wanted".to_owned())
+            .allowed("take out the line '---' between them and all after it"),
         YamlError::Eof { .. } => say("the document ends too early".to_owned()),
         other => match first_line(&other.to_string()) {
             null if null.starts_with("cannot deserialize null") => say("found null".to_owned())
@@ -205,6 +207,8 @@ fn kind(ty: &str) -> String {
         "i32" | "i64" => "a whole number".to_owned(),
         "a boolean" | "bool" => "true or false".to_owned(),
         "f64" => "a number".to_owned(),
+        // Of a whole part of a scenario.
+        other if other.starts_with("struct ") => "keys with their values".to_owned(),
         other => other.to_owned(),
     }
 }
@@ -279,5 +283,18 @@ mod tests {
             let e = parse::<Top>(bad, "s.yaml").unwrap_err();
             assert!(!e.to_string().contains('\n'), "{bad:?}: {e}");
         }
+        let e = parse::<Top>("---\nengine: {}\n---\nengine: {}\n", "s.yaml").unwrap_err();
+        assert!(
+            e.to_string()
+                .contains("holds two documents or more; one is wanted"),
+            "{e}"
+        );
+    }
+
+    #[test]
+    fn a_part_that_is_a_word_asks_for_keys() {
+        let e = from_value::<Top>(serde_json::json!({"engine": "x"}), "--set engine=x").unwrap_err();
+        let words = "found string \"x\"; allowed: keys with their values";
+        assert!(e.to_string().ends_with(words), "{e}");
     }
 }
