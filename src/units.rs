@@ -19,10 +19,10 @@ pub enum TimeError {
     #[error("{0} is not a finite number of seconds")]
     NotFinite(f64),
     /// Below zero.
-    #[error("{0} s is negative; times and durations start at 0")]
+    #[error("{} s is negative; times and durations start at 0", written(*.0))]
     Negative(f64),
     /// More than 2^64 - 1 nanoseconds (about 584 years).
-    #[error("{0} s is longer than the 584 years that 64-bit nanoseconds can hold")]
+    #[error("{} s is longer than the 584 years that 64-bit nanoseconds can hold", written(*.0))]
     Overflow(f64),
 }
 
@@ -38,6 +38,15 @@ fn nanos_from_secs(secs: f64) -> Result<u64, TimeError> {
         return Err(TimeError::Overflow(secs));
     }
     Ok(nanos as u64)
+}
+
+/// A number in few digits, for messages: not the three hundred zeros of 1e300.
+pub fn written(value: f64) -> String {
+    if value == 0.0 || (1e-6..1e15).contains(&value.abs()) {
+        value.to_string()
+    } else {
+        format!("{value:e}")
+    }
 }
 
 /// An instant of simulated time: nanoseconds since the start of the run.

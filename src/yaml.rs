@@ -7,6 +7,7 @@ use serde_json::Value;
 use serde_saphyr::Error as YamlError;
 
 use crate::input::InputError;
+use crate::units::written;
 
 /// Reads a YAML document into `T`. Unknown keys are refused where the type says so.
 ///
@@ -120,10 +121,19 @@ fn explain(message: &str, origin: &str) -> InputError {
                 kind(expected)
             ))
         }
-        Some((found, expected)) => InputError::new(origin, format!("found {}", found.replace('`', "")))
+        Some((found, expected)) => InputError::new(origin, format!("found {}", in_few_digits(found)))
             .allowed(format!("allowed: {}", kind(expected))),
         None => InputError::new(origin, message),
     }
+}
+
+/// What was found, without quotes; a number of three hundred digits in a few.
+fn in_few_digits(found: &str) -> String {
+    let number = found.split_once('`').and_then(|(kind, rest)| {
+        let value = rest.strip_suffix('`')?.parse::<f64>().ok()?;
+        (rest.len() > 20).then(|| format!("{kind}{}", written(value)))
+    });
+    number.unwrap_or_else(|| found.replace('`', ""))
 }
 
 fn from_yaml_error(error: &YamlError, text: &str, origin: &str, field: &str) -> InputError {
@@ -187,6 +197,8 @@ fn describe(error: &YamlError, token: Option<&str>, origin: &str) -> InputError 
             say(format!("found {value}")).allowed("allowed: a finite number")
         }
         YamlError::Message { msg, .. } => say(msg.clone()),
+        YamlError::MultipleDocuments { .. } => say("holds two documents or more; one is wanted".to_owned())
+            .allowed("take out the line '---' between them and all after it"),
         YamlError::Eof { .. } => say("the document ends too early".to_owned()),
         other => match first_line(&other.to_string()) {
             null if null.starts_with("cannot deserialize null") => say("found null".to_owned())
@@ -205,6 +217,8 @@ fn kind(ty: &str) -> String {
         "i32" | "i64" => "a whole number".to_owned(),
         "a boolean" | "bool" => "true or false".to_owned(),
         "f64" => "a number".to_owned(),
+        // Of a whole part of a scenario.
+        other if other.starts_with("struct ") => "keys with their values".to_owned(),
         other => other.to_owned(),
     }
 }
@@ -279,5 +293,20 @@ mod tests {
             let e = parse::<Top>(bad, "s.yaml").unwrap_err();
             assert!(!e.to_string().contains('\n'), "{bad:?}: {e}");
         }
+        let e = parse::<Top>("---\nengine: {}\n---\nengine: {}\n", "s.yaml").unwrap_err();
+        assert!(
+            e.to_string()
+                .contains("holds two documents or more; one is wanted"),
+            "{e}"
+        );
+    }
+
+    #[test]
+    fn a_part_that_is_a_word_asks_for_keys() {
+        let e = from_value::<Top>(serde_json::json!({"engine": "x"}), "--set engine=x").unwrap_err();
+        let words = "found string \"x\"; allowed: keys with their values";
+        assert!(e.to_string().ends_with(words), "{e}");
+        let e = from_value::<Top>(serde_json::json!({"engine": {"max_num_seqs": 1e300}}), "s").unwrap_err();
+        assert!(e.to_string().contains("found floating point 1e300; "), "{e}");
     }
 }

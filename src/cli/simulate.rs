@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Args;
 
 use super::progress::delayed_bar;
-use super::stdout::width;
+use super::stdout::{complain, width};
 use super::{Global, Outcome, ScenarioArgs, output, print};
 use crate::explore::study::{Study, StudyError, StudyRun, is_stranded, summary_options};
 use crate::input::{InputError, prepare_output_folder};
@@ -165,11 +165,28 @@ pub fn run(args: &SimulateArgs, global: &Global) -> anyhow::Result<Outcome> {
 
 /// A livelock, or requests that wait in vain, is a failure of the system that was simulated: everything is written, and
 /// the exit code tells.
-fn outcome<'a>(mut runs: impl Iterator<Item = (&'a Summary, Option<&'a ClusterRecord>)>) -> Outcome {
-    if runs.any(|(s, cluster)| !s.livelocks.is_empty() || is_stranded(cluster)) {
-        Outcome::Failed
-    } else {
-        Outcome::Done
+fn outcome<'a>(runs: impl Iterator<Item = (&'a Summary, Option<&'a ClusterRecord>)>) -> Outcome {
+    let mut outcome = Outcome::Done;
+    for (i, (summary, cluster)) in runs.enumerate() {
+        if let Some(why) = failure(summary, is_stranded(cluster)) {
+            complain(&format!("kneeboard: run {i} failed: {why}"));
+            outcome = Outcome::Failed;
+        }
+    }
+    outcome
+}
+
+/// Why a run failed, in the words of its own notes; none if it did not.
+fn failure(summary: &Summary, is_stranded: bool) -> Option<&str> {
+    let livelocked = !summary.livelocks.is_empty();
+    let said = |start: &str| {
+        let mut notes = summary.notes.iter().map(String::as_str);
+        notes.find(|note| note.starts_with(start))
+    };
+    match (livelocked, is_stranded) {
+        (true, _) => Some(said("livelock: ").unwrap_or("livelock: a replica schedules nothing any more")),
+        (_, true) => Some(said("stranded: ").unwrap_or("stranded: requests wait in vain")),
+        _ => None,
     }
 }
 

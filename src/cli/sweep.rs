@@ -20,6 +20,7 @@ use crate::report::sweep_page::{
     best, configurations_table, points_table, shown_table, sweep_page, sweep_plots, verdict,
 };
 use crate::scenario::{Machine, Plan};
+use crate::units::written;
 use crate::verify::predicted::{Draws, FEWEST_DRAWS, capacity_interval};
 
 /// Run every combination of a scenario's sweep axes, and find the capacity of each if the scenario asks for it.
@@ -158,7 +159,7 @@ pub fn run_capacity(args: &CapacityArgs, global: &Global) -> anyhow::Result<Outc
 /// What groups are planned for; nothing where the scenario is no cluster or nobody says how much.
 fn demand(args: &CapacityArgs, plan: &Plan) -> Result<Option<Demand>, InputError> {
     let refuse = |flag: &str, value: f64, allowed: &str| {
-        Err(InputError::new(flag, format!("{value} cannot be used")).allowed(allowed))
+        Err(InputError::new(flag, format!("{} cannot be used", written(value))).allowed(allowed))
     };
     if let Some(peak) = args.peak.filter(|p| !(p.is_finite() && *p > 0.0)) {
         return refuse("--peak", peak, "requests a second, above 0");

@@ -13,7 +13,7 @@
 //! *With an autoscaler on the same pool*, the total is what the autoscaler sets ([`Rollout::set_total`]), as an HPA sets
 //! a Deployment's `spec.replicas`; surge and draining groups come on top of it.
 
-use crate::units::{SimDuration, SimTime};
+use crate::units::{SimDuration, SimTime, written};
 
 mod analysis;
 
@@ -78,7 +78,7 @@ pub enum RolloutError {
         total: u32,
     },
     /// The canary's share is no share.
-    #[error("the canary's share is {0}; it must be between 0 and 1")]
+    #[error("the canary's share is {}; it must be between 0 and 1", written(*.0))]
     CanaryShare(f64),
     /// The canary's analysis makes no sense.
     #[error("the canary's analysis: {0}")]

@@ -4,6 +4,7 @@
 //! multiplied by the hours that a pool's groups spent in each phase. All hours given are taken as paid for: the caller
 //! leaves out those that its contract does not bill.
 
+use crate::units::written;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -128,7 +129,7 @@ pub struct ServedWork {
 #[non_exhaustive]
 pub enum CostError {
     /// A price, hours or a factor that is negative or no number.
-    #[error("{what} is {value}; it must be a number of 0 or more")]
+    #[error("{what} is {}; it must be a number of 0 or more", written(*value))]
     Negative {
         /// What, with the name of its pool.
         what: String,
@@ -136,7 +137,7 @@ pub enum CostError {
         value: f64,
     },
     /// A share above one.
-    #[error("{what} is {value}; a share is at most 1")]
+    #[error("{what} is {}; a share is at most 1", written(*value))]
     Share {
         /// What, with the name of its pool.
         what: String,

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::units::SimTime;
+use crate::units::{SimTime, written};
 
 mod sweep;
 mod victims;
@@ -76,7 +76,7 @@ impl TokenWeights {
 #[non_exhaustive]
 pub enum FairnessError {
     /// A tenant's weight divides: it must be a number above 0.
-    #[error("tenant {tenant} has weight {weight}; a weight must be a number above 0")]
+    #[error("tenant {tenant} has weight {}; a weight must be a number above 0", written(*weight))]
     Weight {
         /// Whose.
         tenant: u32,
@@ -84,7 +84,7 @@ pub enum FairnessError {
         weight: f64,
     },
     /// A token cannot count less than nothing.
-    #[error("a token of the {which} counts {weight}; it must be 0 or more")]
+    #[error("a token of the {which} counts {}; it must be 0 or more", written(*weight))]
     Token {
         /// `input` or `output`.
         which: &'static str,

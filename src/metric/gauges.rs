@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::moments::Moments;
 use super::window::Window;
 use crate::record::{ReplicaRecord, RunRecord};
-use crate::units::SimDuration;
+use crate::units::{SimDuration, SimTime};
 
 /// Mean over busy time and maximum of one gauge.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -116,6 +116,8 @@ impl Readings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct GaugeSums {
     busy_ns: u128,
+    /// Of that, what counts twice: the batches of a pipeline overlap.
+    overlap_ns: u128,
     steps: u64,
     running: Readings,
     waiting: Readings,
@@ -140,9 +142,22 @@ impl GaugeSums {
         self.free_blocks.add_each(free_blocks, durations, longest);
     }
 
+    /// Of the steps that start in the window, the time before the end of the step before each.
+    pub fn overlap(&mut self, before: SimTime, starts: &[SimTime], ends: &[SimTime], window: &Window) {
+        let earlier = std::iter::once(&before).chain(ends);
+        let steps = starts
+            .iter()
+            .zip(earlier)
+            .filter(|(start, _)| window.contains(**start));
+        let overlap =
+            steps.map(|(&start, &earlier)| u128::from(earlier.since(start.min(earlier)).as_nanos()));
+        self.overlap_ns += overlap.sum::<u128>();
+    }
+
     /// The steps of a record that start in the window; gauges may be missing from it.
     fn of(replica: &ReplicaRecord, window: &Window) -> Self {
         let mut sums = Self::default();
+        sums.overlap(SimTime::ZERO, &replica.step_starts, &replica.step_ends, window);
         let steps = replica.step_starts.iter().zip(&replica.step_ends);
         if replica.step_starts.iter().all(|&start| window.contains(start)) {
             let durations: Vec<u64> = steps.map(|(start, end)| end.since(*start).as_nanos()).collect();
@@ -177,6 +192,7 @@ impl GaugeSums {
     /// Adds other steps of the same replica.
     pub fn merge(&mut self, other: &Self) {
         self.busy_ns += other.busy_ns;
+        self.overlap_ns += other.overlap_ns;
         self.steps += other.steps;
         self.running.merge(&other.running);
         self.waiting.merge(&other.waiting);
@@ -226,7 +242,7 @@ impl Gauges {
             running: all.running.gauge(),
             waiting: all.waiting.gauge(),
             kv_usage: kv_usage(replicas),
-            utilisation: (wall_ns > 0).then(|| all.busy_ns as f64 / wall_ns as f64),
+            utilisation: (wall_ns > 0).then(|| (all.busy_ns - all.overlap_ns) as f64 / wall_ns as f64),
             steps: all.steps,
         }
     }

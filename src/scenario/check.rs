@@ -3,16 +3,8 @@
 use super::provenance::Provenance;
 use super::quantity::{Finite, Span};
 use crate::input::InputError;
+use crate::units::written;
 use crate::workload::lengths::MAX_TOKENS;
-
-/// A number in few digits: not the three hundred zeros of 1e300.
-pub fn written(value: f64) -> String {
-    if value == 0.0 || (1e-6..1e15).contains(&value.abs()) {
-        value.to_string()
-    } else {
-        format!("{value:e}")
-    }
-}
 
 /// What is needed to say where a value came from.
 #[derive(Debug)]

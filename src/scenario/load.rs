@@ -7,7 +7,7 @@ use super::quantity::{Finite, Span};
 use super::schema::{Day, Load, LoadKind, Process, RatePattern, Scenario, Workload};
 use crate::input::InputError;
 use crate::sim::LoadModel;
-use crate::units::SimDuration;
+use crate::units::{SimDuration, written};
 use crate::workload::pattern::{Pattern, Weekday};
 
 /// Fills and checks `load`, and gives the load model.
@@ -140,7 +140,7 @@ pub(super) fn fill_pattern(
         if !(low..=high).contains(&value) {
             return Err(blame.error(
                 &of(key),
-                format!("found {value}"),
+                format!("found {}", written(value)),
                 format!("allowed: {low} to {high}"),
             ));
         }

@@ -259,9 +259,13 @@ impl Replica {
                 });
             }
         }
-        for (index, (start, end)) in leap.starts.iter().zip(&leap.ends).enumerate() {
+        let mut before = self.last_end;
+        for (index, (&start, &end)) in leap.starts.iter().zip(&leap.ends).enumerate() {
             let batch = if index == 0 { oldest } else { newest };
-            self.totals.busy.add(&batch.plan.shape, end.since(*start));
+            self.totals
+                .busy
+                .add(&batch.plan.shape, end.since(start.max(before)));
+            before = end;
         }
         self.steps += leap.ends.len() as u64;
         self.last_end = leap.ends.last().copied().unwrap_or(self.last_end);

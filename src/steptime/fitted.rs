@@ -12,7 +12,7 @@
 //! further row costs more.
 
 use super::{BatchShape, StepTime};
-use crate::units::SimDuration;
+use crate::units::{SimDuration, written};
 
 /// Number of linear terms.
 pub const TERMS: usize = 8;
@@ -55,7 +55,7 @@ pub struct FittedStepTime {
 #[non_exhaustive]
 pub enum CoefficientError {
     /// Not a finite number of at least 0.
-    #[error("{name} is {value}; a coefficient is a finite number of at least 0")]
+    #[error("{name} is {}; a coefficient is a finite number of at least 0", written(*value))]
     OutOfRange {
         /// Which.
         name: &'static str,

@@ -5,7 +5,7 @@ use rand_distr::{Distribution, Exp1, Gamma};
 use rand_pcg::Pcg64;
 
 use super::pattern::{Inverse, Pattern, PatternError};
-use crate::units::{SimTime, TimeError};
+use crate::units::{SimTime, TimeError, written};
 
 /// The law of the gaps between arrivals.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,10 +48,10 @@ pub enum Until {
 #[non_exhaustive]
 pub enum ArrivalError {
     /// Not a rate.
-    #[error("a rate of {0} requests a second")]
+    #[error("a rate of {} requests a second", written(*.0))]
     Rate(f64),
     /// Not a shape.
-    #[error("a burstiness of {0}")]
+    #[error("a burstiness of {}", written(*.0))]
     Burstiness(f64),
     /// Not a pattern.
     #[error(transparent)]

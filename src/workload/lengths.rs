@@ -1,5 +1,6 @@
 //! Laws of lengths in tokens.
 
+use crate::units::written;
 use rand::RngExt;
 use rand_distr::{Distribution, LogNormal, Normal};
 use rand_pcg::Pcg64;
@@ -76,7 +77,7 @@ pub enum LengthError {
         max: u32,
     },
     /// A parameter outside its domain.
-    #[error("{name} = {value}")]
+    #[error("{name} = {}", written(*value))]
     Parameter {
         /// Which.
         name: &'static str,

@@ -3,6 +3,7 @@
 //! Gaps are drawn in operational time, in which the rate is 1 throughout, and mapped through the inverse of the
 //! integrated rate. So every law of gaps keeps its burstiness, and the same draws serve every rate and pattern.
 
+use crate::units::written;
 use std::f64::consts::TAU;
 
 /// Seconds of a day.
@@ -51,7 +52,7 @@ pub struct Pattern {
 #[non_exhaustive]
 pub enum PatternError {
     /// A parameter outside its range.
-    #[error("a pattern with {name} = {value}")]
+    #[error("a pattern with {name} = {}", written(*value))]
     Parameter {
         /// Which.
         name: &'static str,

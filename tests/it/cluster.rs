@@ -520,6 +520,41 @@ const REFUSED: &[(&str, &str, &[&str])] = &[
     ),
     (
         UNIFIED,
+        "cluster.gateway.fairness={policy: vtc, weights: {'01': 2}}",
+        &["fairness.weights.01", "there is no tenant '01'"],
+    ),
+    (
+        UNIFIED,
+        "cluster.gateway.tenant_rates={'7': {rate: 1}}",
+        &["cluster.gateway.tenant_rates.7", "there is no tenant '7'"],
+    ),
+    (
+        UNIFIED,
+        "cluster.gateway.retry={budget_max: 4}",
+        &["cluster.gateway.retry.budget_max", "budget_ratio"],
+    ),
+    (
+        UNIFIED,
+        "cluster.gateway.retry={min_retries_per_s: 4}",
+        &["cluster.gateway.retry.min_retries_per_s", "budget_ratio"],
+    ),
+    (
+        UNIFIED,
+        "cluster.gateway.fairness={policy: vtc, weights: {chat: 1e300}}",
+        &["is 1e300;", "1e6"],
+    ),
+    (
+        SPLIT,
+        "cluster.transfer={fabric: [spine], lease: 1s, heartbeat: 10s}",
+        &["cluster.transfer.heartbeat", "before its first heartbeat"],
+    ),
+    (
+        SPLIT,
+        "cluster.transfer={fabric: [spine], mode: push, layers: 33}",
+        &["cluster.transfer.layers", "found 33", "32 layers"],
+    ),
+    (
+        UNIFIED,
         "cluster.gateway.tenant_rates={chat: {rate: 0}}",
         &["cluster.gateway.tenant_rates.chat.rate", "above 0"],
     ),
@@ -782,6 +817,10 @@ fn ranks_that_step_together_have_their_intervals_and_sizes() {
         "system.engine.prefill_schedule_interval=4",
     ];
     assert!(said(EXPERTS, &alone).contains("prefill_schedule_interval has no effect"));
+    let alone = [alone[0], "system.engine.dp_sync_interval=8"];
+    assert!(said(EXPERTS, &alone).contains("dp_sync_interval has no effect"));
+    let one = ["cluster.pools.main.lockstep=true", "cluster.pools.main.dp=1"];
+    assert!(said(UNIFIED, &one).contains("pool main: lockstep has no effect"));
 }
 
 #[test]
@@ -861,4 +900,25 @@ fn an_autoscaler_leaves_canaries_something_to_be_compared_with() {
         let refused = plan(UNIFIED, &[rollout, &set]).unwrap_err();
         assert!(refused.contains("the autoscaler may leave"), "{set}: {refused}");
     }
+}
+
+/// A weight of a tenant that never asks for anything is told, not refused: a shorter piece of a trace may lack it.
+#[test]
+fn weights_of_tenants_that_a_trace_does_not_have_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = "arrival_s,input_tokens,output_tokens,tenant\n0.0,10,2,0\n0.1,10,2,3\n";
+    std::fs::write(dir.path().join("t.csv"), rows).unwrap();
+    let (head, _) = UNIFIED.split_once("workload:").unwrap();
+    let said = |weights: &str| {
+        let text = format!(
+            "{head}  gateway: {{fairness: {{policy: vtc, weights: {weights}}}}}\nworkload: {{trace: t.csv}}\n\
+             load: {{model: open-loop, arrival: {{process: trace}}}}\n"
+        );
+        let plan = Plan::from_text(&text, "s.yaml", dir.path(), &[]).unwrap();
+        plan.limitations().join("\n")
+    };
+    let lacking = "tenants that the trace does not have: 7";
+    let both = said("{'3': 2, '7': 2}");
+    assert!(both.contains(lacking), "{both}");
+    assert!(!said("{'3': 2}").contains("does not have"));
 }

@@ -1,7 +1,7 @@
 //! What an autoscaler is told: metric, target, bounds, speed.
 
 use super::Reading;
-use crate::units::SimDuration;
+use crate::units::{SimDuration, written};
 
 /// What is compared with the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -250,10 +250,10 @@ impl AutoscalerConfig {
 #[non_exhaustive]
 pub enum ScaleConfigError {
     /// Target is zero, negative or no number.
-    #[error("target is {0}; an autoscaler divides by it, so it must be above 0")]
+    #[error("target is {}; an autoscaler divides by it, so it must be above 0", written(*.0))]
     Target(f64),
     /// Tolerance is negative or no number.
-    #[error("tolerance is {0}; it must be 0 or more (Kubernetes uses 0.1)")]
+    #[error("tolerance is {}; it must be 0 or more (Kubernetes uses 0.1)", written(*.0))]
     Tolerance(f64),
     /// Groups do not know this metric.
     #[error(

@@ -6,6 +6,8 @@
 //! whoever owns the events passes the instant in. Every count is an integer, so a run gives the same bytes on
 //! every machine.
 
+use crate::units::written;
+
 pub mod bucket;
 mod drr;
 pub mod limits;
@@ -33,7 +35,7 @@ pub use timeouts::Timeouts;
 #[non_exhaustive]
 pub enum GatewayError {
     /// Not a finite number, or outside of what the key allows.
-    #[error("{what} is {value}; it must be between {min} and {max}")]
+    #[error("{what} is {}; it must be between {min} and {max}", written(*value))]
     OutOfRange {
         /// The quantity, as a user would call it.
         what: &'static str,

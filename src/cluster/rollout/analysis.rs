@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use crate::units::{SimDuration, SimTime};
+use crate::units::{SimDuration, SimTime, written};
 
 /// What a canary must hold; what is not stated is not looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -70,7 +70,7 @@ pub enum AnalysisError {
     #[error("no limit is given; state errors, ttft_ratio, tpot_ratio or e2e_ratio")]
     NoLimits,
     /// A percentile of nothing.
-    #[error("percentile is {0}; it must be above 0 and at most 100")]
+    #[error("percentile is {}; it must be above 0 and at most 100", written(*.0))]
     Percentile(f64),
     /// A limit that no canary or every canary holds.
     #[error("the limit {name} is {found}; {allowed}")]

@@ -28,7 +28,7 @@ use super::cost::{Cost, CostError};
 use super::energy::{Energy, EnergyError};
 use super::fairness::{Fairness, FairnessError};
 use crate::record::{ClusterRecord, RunRecord};
-use crate::units::{SimDuration, SimTime};
+use crate::units::{SimDuration, SimTime, written};
 
 pub use conserving::WorkConservation;
 pub use demand::{Demand, DemandBy, GroupBound, GroupCapacity, GroupNeeds, LinkFigures};
@@ -188,7 +188,7 @@ pub enum ClusterError {
         end: SimTime,
     },
     /// A share that is none.
-    #[error("{name} is {value}; it must be {range}")]
+    #[error("{name} is {}; it must be {range}", written(*value))]
     Share {
         /// Which option.
         name: &'static str,

@@ -11,7 +11,7 @@
 //! 300 of 700 W, so that no power cap is reached, and clocks locked lower save up to 32 % of its energy at little loss of
 //! throughput; how much of either depends on the kind of attention (Ma, Afzal, Eitzinger and Wellein, arXiv 2605.11999).
 
-use crate::units::{SimDuration, SimTime};
+use crate::units::{SimDuration, SimTime, written};
 
 /// What a device computes. Utilisations are shares of the peak, 0 to 1, as a step-time model gives them *at the full
 /// clock*.
@@ -140,7 +140,7 @@ pub enum PowerError {
         idle_w: f64,
     },
     /// A weight that is negative or no number.
-    #[error("the weight of {what} is {value}; it must be a number of 0 or more")]
+    #[error("the weight of {what} is {}; it must be a number of 0 or more", written(*value))]
     Weight {
         /// Which.
         what: &'static str,
@@ -156,10 +156,10 @@ pub enum PowerError {
         idle_w: f64,
     },
     /// A clock that stands still or is faster than it can be.
-    #[error("frequency_ratio is {0}; it must be above 0 and at most 1")]
+    #[error("frequency_ratio is {}; it must be above 0 and at most 1", written(*.0))]
     Frequency(f64),
     /// A share that is none.
-    #[error("{what} is {value}; it must be between 0 and 1")]
+    #[error("{what} is {}; it must be between 0 and 1", written(*value))]
     Share {
         /// Which.
         what: &'static str,

@@ -69,6 +69,7 @@ impl ReplicaState {
             return;
         }
         let (starts, ends) = (&run.starts[..n], &run.ends[..n]);
+        self.gauges.overlap(self.last_end, starts, ends, &view.window);
         let (gaps, extra) = (&mut scratch.gaps, view.per_token_ns);
         gaps.clear();
         gaps.push(ends[0].since(self.last_end).as_nanos());

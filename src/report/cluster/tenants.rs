@@ -1,5 +1,7 @@
 //! Tables of tenants.
 
+use std::collections::BTreeMap;
+
 use super::tables::{ms, share};
 use crate::metric::cluster::{ClusterSummary, TenantService};
 use crate::metric::fairness::TenantFairness;
@@ -87,8 +89,9 @@ fn table(title: &str, figures: &[&[Figure]], summary: &ClusterSummary) -> Table 
         unit: unit.map(str::to_owned),
     });
     let mut table = Table::new(title, columns.collect()).with_keys(WHO.len());
+    let services: BTreeMap<u32, &TenantService> = summary.tenants.iter().map(|s| (s.tenant, s)).collect();
     for t in &summary.fairness.tenants {
-        let service = summary.tenants.iter().find(|s| s.tenant == t.tenant);
+        let service = services.get(&t.tenant).copied();
         let tenant = (t, summary.tenant_names.get(&t.tenant), service);
         table.push(figures().map(|(_, _, cell)| cell(&tenant)).collect());
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::check::{Blame, written};
+use super::super::check::Blame;
 use super::super::schema::{OtherCostRule, Pool, PriceRule, Scenario, Workload};
 use super::pools::{Pools, ServedBy};
 use crate::cluster::gateway::FairPolicy;
@@ -14,6 +14,7 @@ use crate::metric::energy::{PowerModel, Pue, Work};
 use crate::metric::fairness::TokenWeights;
 use crate::profile::Accelerator;
 use crate::sim::fleet::{GatewayConfig, PoolConfig};
+use crate::units::written;
 
 /// Reads the prices and the power of all pools, `cost`, and who the tenants are.
 ///

@@ -1,6 +1,5 @@
 //! `cluster.pools.*.autoscale`, and with that and the rollout how many groups there may be.
 
-use super::super::check::written;
 use super::super::provenance::Source;
 use super::super::quantity::Finite;
 use super::super::schema::{
@@ -13,6 +12,7 @@ use crate::cluster::autoscale::{
 };
 use crate::input::InputError;
 use crate::sim::fleet::PoolRollout;
+use crate::units::written;
 use crate::units::{SimDuration, SimTime};
 
 /// Who changes a pool.

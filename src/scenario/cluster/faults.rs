@@ -1,6 +1,6 @@
 //! `faults` and `fault_rates`: from names to numbers.
 
-use super::super::check::{Blame, written};
+use super::super::check::Blame;
 use super::super::provenance::Source;
 use super::super::quantity::Finite;
 use super::super::schema::{FaultEvent, FaultRate, FaultWord, Scenario};
@@ -15,7 +15,7 @@ use crate::cluster::ratio::Ratio;
 use crate::cluster::topology::Topology;
 use crate::input::InputError;
 use crate::sim::fleet::PoolConfig;
-use crate::units::{SimDuration, SimTime};
+use crate::units::{SimDuration, SimTime, written};
 
 /// A factor as a ratio of whole numbers, to a millionth; `None` for what is none.
 pub(super) fn ratio(factor: f64) -> Option<Ratio> {

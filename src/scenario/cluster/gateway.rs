@@ -198,6 +198,14 @@ fn retry(slot: &mut Option<Retry>, f: &mut Filling<'_>) -> Result<RetryPolicy, I
             format!("allowed: 1 to {MOST_ATTEMPTS}, the first one counted: 1 tries nothing again, 2 once");
         return Err(f.error(&format!("{RETRY}.attempts"), format!("found {attempts}"), mend));
     }
+    if r.budget_ratio.is_none() {
+        let mend = "without budget_ratio retries have no budget: give it, or leave this out";
+        f.blame()
+            .absent(&format!("{RETRY}.budget_max"), r.budget_max.as_ref(), mend)?;
+        let floor = r.min_retries_per_s.filter(|rate| rate.0 != 0.0);
+        f.blame()
+            .absent(&format!("{RETRY}.min_retries_per_s"), floor.as_ref(), mend)?;
+    }
     let on = f.fill(RETRY, "on", &mut r.on, Source::Default, vec![RetryCause::Failed]);
     let policy = RetryPolicy {
         attempts,

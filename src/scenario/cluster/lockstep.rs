@@ -6,19 +6,33 @@ use super::super::machine::Fits;
 use super::super::plan::StepTimeSource;
 use super::super::schema::Pool;
 use super::ServedBy;
+use crate::engine::vllm::DP_SYNC_INTERVAL;
 use crate::steptime::AnyFit;
 
 /// The limits of pools whose ranks step together, and knobs of such ranks in pools where they do not.
 pub(super) fn limitations(pools: &[Pool], served: &[Arc<ServedBy>], fits: &Fits) -> Vec<String> {
     let mut out = Vec::new();
     for (pool, served) in pools.iter().zip(served) {
-        if pool.lockstep == Some(true) {
-            out.extend(of_lockstep(served, fits));
-        } else if served.engine.config.prefill_schedule_interval > 1 {
+        let (config, name) = (&served.engine.config, &served.name);
+        let several = pool.dp.is_some_and(|dp| dp > 1);
+        if pool.lockstep == Some(true) && !several {
             out.push(format!(
-                "pool {}: prefill_schedule_interval has no effect, here as in vLLM: no ranks step together",
-                served.name
+                "pool {name}: lockstep has no effect: its groups have one rank each, which waits for nobody"
             ));
+        }
+        if pool.lockstep == Some(true) && several {
+            out.extend(of_lockstep(served, fits));
+            continue;
+        }
+        for (knob, is_set) in [
+            ("prefill_schedule_interval", config.prefill_schedule_interval > 1),
+            ("dp_sync_interval", config.dp_sync_interval != DP_SYNC_INTERVAL),
+        ] {
+            if is_set {
+                out.push(format!(
+                    "pool {name}: {knob} has no effect, here as in vLLM: no ranks step together"
+                ));
+            }
         }
     }
     out

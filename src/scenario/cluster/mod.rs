@@ -112,9 +112,14 @@ fn tenant_number(name: &str, scenario: &Scenario, path: &str, blame: &Blame<'_>)
     let by_name = classes.iter().position(|c| c.name == name);
     let number = by_name
         .and_then(|n| u32::try_from(n).ok())
-        .or_else(|| name.parse().ok());
+        .or_else(|| name.parse().ok().filter(|n: &u32| n.to_string() == name));
+    // Tenants of a workload that is drawn are its classes, or one; those of a trace are looked up in it later.
+    let known = match &scenario.workload {
+        Workload::Synthetic(_) => u32::try_from(classes.len().max(1)).unwrap_or(MAX_TENANTS),
+        Workload::Trace(_) => MAX_TENANTS,
+    };
     let names = || classes.iter().map(|c| c.name.as_str());
-    number.filter(|&n| n < MAX_TENANTS).ok_or_else(|| {
+    number.filter(|&n| n < known.min(MAX_TENANTS)).ok_or_else(|| {
         let known = names().collect::<Vec<_>>().join(", ");
         let mend = match known.as_str() {
             "" => "tenants are numbers, counted from 0, as the tenant column of a trace has them".to_owned(),

@@ -1,6 +1,5 @@
 //! `cluster.pools.*.rollout`.
 
-use super::super::check::written;
 use super::super::provenance::Source;
 use super::super::quantity::Finite;
 use super::super::schema::{AnalysisRule, CanaryRule, RolloutRule, UndecidedWord};
@@ -10,7 +9,7 @@ use super::{Filling, span};
 use crate::cluster::rollout::{Analysis, Canary, CanaryLimits, Rollout, RolloutConfig, Undecided};
 use crate::input::InputError;
 use crate::sim::fleet::PoolRollout;
-use crate::units::{SimDuration, SimTime};
+use crate::units::{SimDuration, SimTime, written};
 
 /// Grace period of a pod in Kubernetes.
 const DRAIN: SimDuration = SimDuration::from_millis(30_000);

@@ -12,7 +12,7 @@ use crate::cluster::router::{Index, Picker, PrefillDecider, RouterPolicy, Scorer
 use crate::input::InputError;
 use crate::scenario::SHORTEST_SCRAPE;
 use crate::sim::fleet::Routing;
-use crate::units::SimDuration;
+use crate::units::{SimDuration, written};
 
 const PATH: &str = "cluster.router";
 /// How old vLLM's balancer lets counts of the engines get (rule S74).
@@ -259,7 +259,11 @@ fn kv_cost(
 
 fn not_negative(value: f64, path: &str, f: &Filling<'_>) -> Result<(), InputError> {
     if value < 0.0 {
-        return Err(f.error(path, format!("found {value}"), "allowed: a number from 0 on"));
+        return Err(f.error(
+            path,
+            format!("found {}", written(value)),
+            "allowed: a number from 0 on",
+        ));
     }
     Ok(())
 }

@@ -156,6 +156,16 @@ fn mode(t: &mut Transfer, prefill: &ServedBy, f: &mut Filling<'_>) -> Result<Tra
     f.blame().at_least_one(&path, t.layers)?;
     let of_model = prefill.engine.deployment.as_ref();
     let of_model = of_model.map(|d| (d.model.layers.value, Source::Derived("system.model".to_owned())));
+    if let (Some(given), Some((known, _))) = (t.layers, &of_model)
+        && given > *known
+    {
+        let mend = format!("allowed: up to {known}, or leave it out");
+        return Err(f.error(
+            &path,
+            format!("found {given}, but the model has {known} layers"),
+            mend,
+        ));
+    }
     let layers = match (t.layers, of_model) {
         (Some(layers), _) => layers,
         (None, Some((layers, source))) => f.fill(PATH, "layers", &mut t.layers, source, layers),
@@ -206,6 +216,17 @@ fn leases(
             &format!("{PATH}.renewal"),
             "a heartbeat that renews for no time ends the lease",
             "allowed: a duration above 0, or heartbeat: 0s",
+        ));
+    }
+    if heartbeat >= lease && heartbeat > SimDuration::ZERO {
+        return Err(f.error(
+            &format!("{PATH}.heartbeat"),
+            format!(
+                "every lease of {} ends before its first heartbeat, after {}",
+                span(lease),
+                span(heartbeat)
+            ),
+            "allowed: less than lease, or 0s for none",
         ));
     }
     Ok((lease, heartbeat, renewal))

@@ -1,5 +1,7 @@
 //! What results of a plan must say about their own limits.
 
+use std::collections::BTreeSet;
+
 use super::{Plan, WorkSource};
 use crate::profile::Facts;
 use crate::scenario::machine::Machine;
@@ -55,6 +57,7 @@ impl Plan {
                 .into_iter()
                 .flat_map(|c| c.limitations().iter().cloned()),
         );
+        out.extend(self.tenants_limitation());
         out.extend(self.livelock_limitation());
         if self.is_replay() && self.engine.config.num_speculative_tokens > 0 {
             out.push("no speculative draft is accepted: a trace file does not say which would be".to_owned());
@@ -78,6 +81,32 @@ impl Plan {
     }
 
     /// What the scheduler does not know about how the model is split and what its layers attend to.
+    /// Tenants that the gateway's weights or rates name and the trace does not have, where its rows are kept in memory.
+    fn tenants_limitation(&self) -> Option<String> {
+        let WorkSource::Replay { file, .. } = &self.work else {
+            return None;
+        };
+        let gateway = self.scenario.cluster.gateway.as_ref()?;
+        let weighted = gateway.fairness.iter().filter_map(|f| f.weights.as_ref());
+        let weighted = weighted.flat_map(|w| w.keys().map(String::as_str));
+        let limited = gateway.tenant_rates.iter();
+        let limited = limited.flat_map(|r| r.keys().map(String::as_str));
+        let mut missing: BTreeSet<&str> = weighted.chain(limited).collect();
+        if missing.is_empty() {
+            return None;
+        }
+        for tenant in file.trace.iter().flat_map(|t| &t.requests).map(|r| r.tenant) {
+            missing.remove(tenant.to_string().as_str());
+        }
+        let names: Vec<&str> = missing.into_iter().collect();
+        (file.trace.is_some() && !names.is_empty()).then(|| {
+            format!(
+                "the gateway has weights or rates for tenants that the trace does not have: {}",
+                names.join(", ")
+            )
+        })
+    }
+
     fn split_limitations(&self) -> Vec<String> {
         let mut out = Vec::new();
         let machines = self.machines().into_iter().flatten();

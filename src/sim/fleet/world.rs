@@ -241,7 +241,9 @@ impl<'a, R: Recorder> Fleet<'a, R> {
         match self.config.load {
             LoadModel::OpenLoop => self.send_next(None, source),
             LoadModel::ClosedLoop { concurrency, .. } => {
-                (0..concurrency).for_each(|_| self.send_next(Some(SimTime::ZERO), source));
+                // Clients beyond the requests there are do nothing.
+                let mut idle = 0..concurrency;
+                while idle.next().is_some() && self.send_next_of(Some(SimTime::ZERO), source) {}
             }
             LoadModel::Offline | LoadModel::Clients(_) => {
                 while self.send_next_of(Some(SimTime::ZERO), source) {}

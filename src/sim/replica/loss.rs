@@ -26,8 +26,10 @@ impl Replica {
         around: &mut Surroundings<'_, R>,
     ) {
         self.cut_off(around);
+        let mut before = self.last_end;
         for batch in self.in_flight.drain(..) {
-            let spent = now.since(batch.start.min(now));
+            let spent = now.since(batch.start.max(before).min(now));
+            before = now;
             self.totals.busy.add(&batch.plan.shape, spent);
             self.spare.push(batch.plan);
         }

@@ -31,8 +31,10 @@ impl Replica {
             gaps_rest: gaps,
         });
         self.steps += 1;
+        // In a pipeline batches overlap: the device computes once at a time.
+        let from = batch.start.max(self.last_end);
         self.last_end = now;
-        self.totals.busy.add(&batch.plan.shape, now.since(batch.start));
+        self.totals.busy.add(&batch.plan.shape, now.since(from));
         for &(id, tokens) in &result.emitted {
             let live = around.live.get(id);
             let chunk = Chunk {

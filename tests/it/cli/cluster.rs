@@ -117,7 +117,10 @@ fn requests_that_nobody_will_ever_serve_end_the_run_and_are_told() {
     assert!(ended.stdout.contains("stranded"), "{}", ended.stdout);
     assert!(out.join("run-0/summary.json").is_file());
     let again = dir.path().join("again");
-    run_line("simulate {} --summary-only -o {}", &[&scenario, &again]).with_code(1);
+    let ended = run_line("simulate {} --summary-only --json -q -o {}", &[&scenario, &again]).with_code(1);
+    let why = "kneeboard: run 0 failed: stranded: ";
+    assert!(ended.stderr.starts_with(why), "{}", ended.stderr);
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
 }
 
 #[test]

@@ -382,11 +382,13 @@ fn fault_rates(d: &mut Dice, links: bool) -> Value {
 
 fn gateway(d: &mut Dice, s: &mut Value, classes: bool) {
     let mut g = json!({});
+    // What is drawn without classes is all of one tenant.
+    let is_trace = s["workload"]["trace"].is_string();
     let named = |d: &mut Dice, value: Value| {
-        let name = if classes {
-            d.pick(&["chat", "batch"])
-        } else {
-            d.pick(&["0", "1", "3"])
+        let name = match (classes, is_trace) {
+            (true, _) => d.pick(&["chat", "batch"]),
+            (false, true) => d.pick(&["0", "1", "3"]),
+            (false, false) => "0",
         };
         json!({name: value})
     };

@@ -95,3 +95,25 @@ fn a_refusal_is_that_of_a_world() {
         assert_eq!(record.requests[1].sent, at_ms(inbound + outbound + 1));
     }
 }
+
+/// Clients beyond the requests do nothing, however many there are.
+#[test]
+fn four_billion_clients_of_three_requests_are_three() {
+    let step = Price {
+        step: MS,
+        prefill_token: MS,
+    };
+    let served = |concurrency| {
+        let load = LoadModel::ClosedLoop {
+            concurrency,
+            think: SimDuration::ZERO,
+        };
+        let pools = vec![PoolConfig::plain("all", PoolRole::Unified, 2, roomy(1))];
+        let requests = trace(&[(0, 8, 1), (0, 1, 1), (0, 2, 1)]);
+        run_fleet(&FleetConfig::plain(pools, load), &step, &requests)
+    };
+    let begun = std::time::Instant::now();
+    assert_eq!(served(u32::MAX).0.requests, served(3).0.requests);
+    // One by one: 20 s and more.
+    assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
+}
