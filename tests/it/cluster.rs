@@ -260,7 +260,7 @@ fn routers_are_as_they_are_described() {
 #[test]
 fn a_sweep_counts_no_token_of_an_attempt_that_broke() {
     let set = [
-        "faults=[{at: 1s, kind: node-loss, node: main/node-0}]",
+        "faults=[{at: 300ms, kind: node-loss, node: main/node-0}]",
         "cluster.recovery={detection: 50ms, in_flight: retry}",
         "cluster.gateway={retry: {attempts: 3}}",
         "load.arrival.rate=40",

@@ -69,7 +69,6 @@ impl ReplicaState {
             return;
         }
         let (starts, ends) = (&run.starts[..n], &run.ends[..n]);
-        self.gauges.overlap(self.last_end, starts, ends, &view.window);
         let (gaps, extra) = (&mut scratch.gaps, view.per_token_ns);
         gaps.clear();
         gaps.push(ends[0].since(self.last_end).as_nanos());
@@ -88,6 +87,9 @@ impl ReplicaState {
         let inside = |t: &SimTime| view.window.contains(*t);
         let alike =
             extra == 0 && starts[1..] == ends[..n - 1] && inside(&starts[0]) && inside(&starts[n - 1]);
+        // Steps that are alike follow each other: the first alone may overlap with the one before it.
+        let overlapping = if alike { &starts[..1] } else { starts };
+        self.gauges.overlap(self.last_end, overlapping, ends, &view.window);
         if alike {
             // Each step begins where the one before ends, so its duration is the gap.
             let first = ends[0].since(starts[0]).as_nanos();
