@@ -541,7 +541,7 @@ const REFUSED: &[(&str, &str, &[&str])] = &[
     (
         UNIFIED,
         "cluster.gateway.fairness={policy: vtc, weights: {chat: 1e300}}",
-        &["is 1e300;", "1e6"],
+        &["is 1e300;", "1000000"],
     ),
     (
         SPLIT,
