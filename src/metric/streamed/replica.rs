@@ -89,7 +89,8 @@ impl ReplicaState {
             extra == 0 && starts[1..] == ends[..n - 1] && inside(&starts[0]) && inside(&starts[n - 1]);
         // Steps that are alike follow each other: the first alone may overlap with the one before it.
         let overlapping = if alike { &starts[..1] } else { starts };
-        self.gauges.overlap(self.last_end, overlapping, ends, &view.window);
+        self.gauges
+            .overlap(self.last_end, overlapping, ends, &view.window);
         if alike {
             // Each step begins where the one before ends, so its duration is the gap.
             let first = ends[0].since(starts[0]).as_nanos();
