@@ -66,7 +66,7 @@ pub(super) fn resolve(
 }
 
 /// What results must say about prices and power.
-pub(super) fn limitations(scenario: &Scenario) -> Vec<String> {
+pub(super) fn limitations(scenario: &Scenario, configs: &[PoolConfig]) -> Vec<String> {
     let slowed = scenario
         .cluster
         .pools
@@ -81,7 +81,15 @@ pub(super) fn limitations(scenario: &Scenario) -> Vec<String> {
             pool.name.as_deref().unwrap_or_default()
         )
     });
-    slowed.collect()
+    let stages = configs.iter().filter(|p| p.engine.pipeline_parallel_size > 1);
+    let stages = stages.map(|pool| {
+        format!(
+            "pool {}: its energy is an upper bound: while one stage of its pipeline computes, all its accelerators count at \
+             that power",
+            pool.name
+        )
+    });
+    slowed.chain(stages).collect()
 }
 
 fn of_pool(pool: &Pool, i: usize, served: &ServedBy, blame: &Blame<'_>) -> Result<PoolFacts, InputError> {

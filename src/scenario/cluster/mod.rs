@@ -189,7 +189,7 @@ pub fn resolve(
     check_size(&configs, &filling.blame())?;
     check_rings(&routing, &configs, &filling.blame())?;
     let accounts = accounts::resolve(scenario, &pools, (&configs, &links), (&gateway, &filling.blame()))?;
-    limitations.extend(accounts::limitations(scenario));
+    limitations.extend(accounts::limitations(scenario, &configs));
     let topology = placement::resolve(scenario, &pools, &mut filling)?;
     let named = faults::Names::new(&topology, &links, &configs);
     let stated = faults::resolve(scenario, &named, &filling.blame())?;

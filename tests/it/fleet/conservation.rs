@@ -290,6 +290,15 @@ pub fn assert_conserved(config: &FleetConfig, trace: &Trace, record: &RunRecord,
             assert_eq!(replica.free_blocks_at_end, replica.usable_blocks, "blocks leak");
         }
     }
+    for replica in &record.replicas {
+        // Batches of a pipeline overlap, and none makes a device busier than all the time.
+        let busy = replica.busy.prefill + replica.busy.decode;
+        assert!(
+            busy.as_nanos() <= record.end.as_nanos(),
+            "{busy:?} of {:?}",
+            record.end
+        );
+    }
     assert!(cluster.timeline.iter().all(|event| event.at <= cluster.end));
     let figures = ClusterSummary::of(record, cluster, &ClusterOptions::default()).unwrap();
     let outcomes = &figures.outcomes;
